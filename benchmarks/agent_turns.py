@@ -8,7 +8,7 @@ The checkpoint has the shape of the published one and random weights: times depe
 prompt has a system message, tools and a question. Each turn sends the whole conversation, reads a streamed answer,
 and appends it with a call and the result of the call. The server has its default settings for memory.
 
-The status is 1 if a turn after the first finds less than 95% of the previous prompt in the cache.
+The exit status is 1 if a turn after the first finds less than 95% of the previous prompt in the cache.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from benchmarks.process import REPOSITORY
 
 MIN_CACHED_SHARE = 0.95
 TOOL_TOKENS = 175
-"""Approximate number of tokens of a tool without its description. Most bytes of its JSON are one token each."""
+"""Approximate number of tokens of a tool's JSON without the description. Most bytes of this JSON are one token each."""
 _QWEN3: Mapping[str, Any] = {
     "model_type": "qwen3",
     "architectures": ["Qwen3ForCausalLM"],
@@ -77,7 +77,7 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
         "vocab_size": 20_000,
     },
 }
-"""Contents of `config.json` for each shape, by its name."""
+"""Contents of `config.json` by name of the shape."""
 
 TEMPLATE = """\
 {%- if tools %}<s>system
@@ -157,7 +157,7 @@ class Conversation:
     def answered(self, content: str, number: int, result_tokens: int) -> None:
         """Append an answer with a tool call, and a random result of the call with `result_tokens` tokens.
 
-        content: text of the answer. number: number of the turn, which selects the tool.
+        content: text of the answer. number: index of the turn, which selects the tool.
         """
         function = {"name": f"tool_{number % len(self.tools)}", "arguments": '{"path":  "a"}'}
         call = {"id": f"call_{number}", "type": "function", "function": function}

@@ -11,13 +11,13 @@ WIDTH, LEFT, RIGHT = 760, 190, 70
 BAR, GAP, TOP = 14, 12, 56
 
 Groups = Mapping[str, Mapping[str, float]]
-"""Values by the name of the bar, by the name of the group."""
+"""Name of the group → name of the bar → value."""
 
 
 def bars(title: str, unit: str, groups: Groups) -> str:
     """Draw the groups below one another. Each group has its own scale: its longest bar has the full length.
 
-    unit: of the values, such as `tokens/s`. Returns the SVG document.
+    unit: unit of the values, such as `tokens/s`. Returns the SVG document.
     """
     names = list(dict.fromkeys(name for values in groups.values() for name in values))
     colours = {name: COLOURS[index % len(COLOURS)] for index, name in enumerate(names)}

@@ -1,4 +1,4 @@
-"""Measure the loss of quality by an int8 KV cache on the demo models: `python -m benchmarks.cache_quality`.
+"""Measure how much quality an int8 KV cache costs on the demo models: `python -m benchmarks.cache_quality`.
 
 Prints JSON: for each precision of the weights and each dtype of the cache, the perplexity of held-out stories and the
 share of held-out sentences that are translated exactly.
@@ -15,11 +15,12 @@ import torch
 from transformers import AutoTokenizer, MarianTokenizer
 
 from benchmarks.precisions import ALL_PRECISIONS, model_spec
-from server.engine.process.loading import build, load
+from server.engine.loading.load import load
+from server.engine.loading.model_building import build
 from server.engine.stepping.engine import Engine
 from server.ipc.wire.descriptions import EngineOptions, KVCacheDType
+from server.ipc.wire.generate_messages import Generate, GenerateRow
 from server.ipc.wire.logprobs import Logprobs
-from server.ipc.wire.messages import Generate, GenerateRow
 from server.ipc.wire.params import GenerationParams
 from weights.demo.train import stories, translation
 from weights.demo.train.training import HOME
@@ -28,7 +29,7 @@ DEVICE = torch.device("cpu")
 
 
 def make_engine(name: str, precision: str, cache: KVCacheDType) -> Engine:
-    """An engine with the demo model `name`. precision: of the weights. cache: dtype of the KV cache."""
+    """An engine with the demo model `name`. precision: precision of the weights. cache: dtype of the KV cache."""
     loaded = load(model_spec(name, str(HOME / name), precision), DEVICE, lambda done, total: None)
     return Engine({name: build(loaded, EngineOptions(kv_cache_dtype=cache), 256 << 20)[0]}, DEVICE)
 

@@ -18,7 +18,7 @@ from benchmarks import vocabulary
 class Shape:
     """Model class and configuration of a random checkpoint.
 
-    kind: kind of model.
+    kind: transformer family of the model.
     architecture, config: names of the model class and the configuration class in transformers.
     settings: arguments of the configuration class.
     dtype: dtype of the stored weights.
@@ -66,7 +66,8 @@ def _llama(
 def _qwen3_moe(llama: Shape, experts: int, chosen: int, middle: int) -> Shape:
     """Shape of a Qwen3-MoE, with experts in every layer.
 
-    llama: shape that it has otherwise. experts: number of experts per layer. chosen: number of experts per token.
+    llama: shape of everything except the experts.
+    experts: number of experts per layer. chosen: number of experts that compute each token.
     middle: intermediate size of an expert.
     """
     settings = {"num_experts": experts, "num_experts_per_tok": chosen, "moe_intermediate_size": middle}

@@ -1,7 +1,8 @@
 """Measure the time of a decode step by context length: `python -m benchmarks.context --checkpoint DIR`.
 
 Prints JSON: for each number of rows, the milliseconds of a step at each context, and their largest distance from a
-straight line. With `--kv-cache-dtypes auto int8`, the KV caches take turns, so that other load affects both equally.
+straight line. With `--kv-cache-dtypes auto int8`, measurements of the two KV caches alternate, so that other load on
+the machine affects both equally.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from benchmarks.precisions import ALL_PRECISIONS, model_spec
 from benchmarks.random_models import decode_batch
 from models.checkpoint.loader import LoadedModel
 from models.steps.kv_cache import KVCache
-from server.engine.process.loading import load
+from server.engine.loading.load import load
 
 CONTEXTS = (64, 128, 256, 512, 1024, 2048, 4096)
 BLOCK_SIZE = 32

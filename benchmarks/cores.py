@@ -1,12 +1,13 @@
 """Measure how speed grows with the cores of this machine: `python -m benchmarks.cores [--minutes 8] [--only A E]`.
 
 Each workload runs in the engine, without HTTP, with 1, 2, 4, 8, ... threads on as many cores, and then as 1, 2, 4, ...
-workers of one thread that run at the same time. Each number of threads has a process of its own, pinned to the first
-cores in the order of packages.
+workers of one thread that run at the same time. Each number of threads is measured in a process of its own, which is
+pinned to the first cores, package by package.
 
-For each number of threads, the page shows the speed-up over one thread, beside the speed-up of the floor: the least
-time of the matrix products, from the memory bandwidth and the peak rate that as many threads reach. The cost model is
-fitted on 1 and 2 threads and shown beside what was measured (`benchmarks.cost_model`).
+For each number of threads, the page shows the speed-up over one thread, beside the speed-up of the floor. The floor is
+the shortest possible time of the matrix products, given the memory bandwidth and the peak rate that this number of
+threads reaches. A cost model (`benchmarks.cost_model`) is fitted on 1 and 2 threads, and its prediction is shown beside
+the measurement.
 """
 
 from __future__ import annotations
@@ -37,25 +38,28 @@ ROWS = (
     ("A", "llama-1b"),
     ("B", "llama-1b"),
 )
-"""Workload and shape of each row. Those at the end are left out first where the time is short."""
+"""Workload and shape of each row. If the time is short, the last rows are left out."""
 PRECISION = "bfloat16"
 ROUNDS = 3
 
 
 class Row(NamedTuple):
-    """One row of the page."""
+    """A workload, and the shape of the model that runs it: one row of the page."""
 
     workload: str
     shape: str
 
 
 def numbers(most: int) -> list[int]:
-    """1, 2, 4, 8, ... up to `most`, and `most` itself."""
+    """The numbers of threads or workers to measure: 1, 2, 4, 8, ... up to `most`, and `most` itself."""
     return sorted({*(1 << power for power in range(most.bit_length()) if 1 << power <= most), most})
 
 
 def measure(rows: Sequence[Row], threads: int, directory: Path, precision: str) -> dict[str, Timing]:
-    """Run workloads in this process with a number of threads. Returns their times, by `Row` as text."""
+    """Run workloads in this process with `threads` threads. Returns the time of each row, by name ("WORKLOAD, SHAPE").
+
+    directory: directory of the checkpoints. precision: precision of the models.
+    """
     import torch
 
     from benchmarks import machine, workloads
@@ -92,7 +96,10 @@ def _name(row: Row) -> str:
 def run_child(
     rows: Sequence[Row], processors: Sequence[int], threads: int, options: argparse.Namespace
 ) -> subprocess.Popen[str]:
-    """Start a process that measures workloads on these logical processors, and prints the times as JSON."""
+    """Start a process that measures the workloads of `rows` and prints their times as JSON.
+
+    processors: logical processors to which the process is pinned.
+    """
     command = [sys.executable, "-m", "benchmarks.cores", "--child", str(threads), "--checkpoints"]
     command += [str(options.checkpoints), "--precision", options.precision, "--rows", json.dumps(rows)]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
@@ -104,7 +111,7 @@ def run_child(
 
 
 def read_child(child: subprocess.Popen[str]) -> dict[str, Timing]:
-    """Wait for a process of `run_child`. Raises RuntimeError if it fails."""
+    """Wait for a process that `run_child` started, and return its times. Raises RuntimeError if it fails."""
     output, _ = child.communicate()
     if child.returncode:
         raise RuntimeError(f"a measurement ended with status {child.returncode}")
@@ -112,7 +119,7 @@ def read_child(child: subprocess.Popen[str]) -> dict[str, Timing]:
 
 
 def describe(cores: Cores) -> Iterator[str]:
-    """Lines about the processors of the machine: cores, hardware threads, classes of cores, memory nodes, quota."""
+    """Yield lines about the processors: cores, hardware threads, classes of cores, memory nodes, CPU quota."""
     nodes = sorted(Path("/sys/devices/system/node").glob("node[0-9]*"))
     quota = "none" if cores.quota is None else f"{cores.quota:g} processors"
     yield f"- cores: {len(cores.fast)} that steps use, {len(cores.all)} in all; logical processors: {cores.processors}"
@@ -123,9 +130,10 @@ def describe(cores: Cores) -> Iterator[str]:
 def page(
     rows: Sequence[Row], by_threads: dict[int, dict[str, Timing]], by_workers: dict[int, dict[str, float]]
 ) -> Iterator[str]:
-    """The tables: threads of one worker, and workers of one thread.
+    """Yield the lines of two tables: one worker with several threads, and several workers with one thread.
 
-    by_threads: times by number of threads. by_workers: rates of all workers together, by their number.
+    by_threads: number of threads → name of the row → time.
+    by_workers: number of workers → name of the row → rate of all workers together, in units per second.
     """
     yield "| workload | threads | rate | speed-up | floor allows | reached | model says | waiting for threads |"
     yield "|---|---|---|---|---|---|---|---|"

@@ -3,14 +3,16 @@
     python -m benchmarks.documents                          # 4,500 sentences, which fill 300 pages
     python -m benchmarks.documents --sentences 600 --rounds 1 --tagged 3
 
-A paragraph has three sentences. By default, a word of one and two words of another are formatted, in every paragraph.
-The demo translator translates the document as HTML, as a Word file and as plain text (`POST /translate_file`), and the
-same paragraphs with `POST /translate`. These calls are as large as the portions of a document, and as many are in
-progress. The kinds take turns, and each is measured once in a round. The table has the median over the rounds of the
-elapsed time, of the processor time of all processes of the server, and of the number of steps of the engine.
+A paragraph has three sentences. By default, two sentences of every paragraph contain formatting: one word of the first,
+two words of the second. The demo translator translates the document as HTML, as a Word file and as plain text
+(`POST /translate_file`), and the same paragraphs with `POST /translate`. The server divides a document into portions;
+the calls of `/translate` have the size of these portions, and the same number of calls is in progress at once.
 
-The status is 1 if the text of a document is not the text that `/translate` returns, or if the median of a document's
-elapsed time is more than 1.15 times that of the calls.
+Each round measures every kind of file and the calls once. The table has medians over the rounds: of the elapsed time,
+of the processor time of all server processes, and of the number of engine steps.
+
+The exit status is 1 if the text of a document differs from the text that `/translate` returns, or if the median elapsed
+time of a document is more than 1.15 times that of the calls.
 """
 
 from __future__ import annotations
@@ -40,9 +42,9 @@ from server.operations.translating.translate_document import PORTION_CHARACTERS,
 from weights.demo.train.grammar.bilingual import sentence
 
 MAX_RATIO = 1.15
-"""Largest elapsed time of a document, in elapsed times of the calls."""
+"""Largest allowed elapsed time of a document, as a multiple of the elapsed time of the calls."""
 PER_PARAGRAPH = 3
-"""Sentences of a paragraph."""
+"""Number of sentences in a paragraph."""
 MODEL = REPOSITORY / "weights" / "demo" / "translator-en-fr"
 _WORD_XML = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 _BOUNDARY = "benchmark-of-documents"
@@ -61,10 +63,10 @@ Paragraph = Sequence[Part]
 
 @dataclass(frozen=True)
 class Cost:
-    """What one translation of all sentences took.
+    """The cost of one translation of all sentences.
 
-    seconds: elapsed time. processor_seconds: processor time of the server with all its processes.
-    steps: steps of the engine.
+    seconds: elapsed time. processor_seconds: processor time of all server processes.
+    steps: number of engine steps.
     """
 
     seconds: float
@@ -75,7 +77,7 @@ class Cost:
 def paragraphs(count: int, tagged: int) -> list[Paragraph]:
     """Paragraphs of different sentences of the demo translator's grammar.
 
-    count: number of sentences. tagged: number of sentences of each paragraph with formatting inside.
+    count: number of sentences. tagged: how many sentences of each paragraph contain formatting.
     """
     rng = random.Random(0)
     known: dict[str, None] = {}
@@ -115,7 +117,7 @@ def as_text(found: Sequence[Paragraph]) -> bytes:
 
 
 def as_html(found: Sequence[Paragraph]) -> bytes:
-    """A page with a `p` element for each paragraph, and `b` elements."""
+    """The paragraphs as an HTML page: a `p` element for each paragraph, a `b` element for each formatted part."""
 
     def shown(part: Part) -> str:
         text = html.escape(part.text, quote=False)
@@ -126,7 +128,7 @@ def as_html(found: Sequence[Paragraph]) -> bytes:
 
 
 def as_word(found: Sequence[Paragraph]) -> bytes:
-    """A Word file whose runs have a font and a size, as office programs write them."""
+    """The paragraphs as a Word file. Each run has a font and a size, as in the files of office programs."""
 
     def run(part: Part) -> str:
         text = html.escape(part.text, quote=False)
@@ -157,7 +159,7 @@ def text_paragraphs(name: str, data: bytes) -> list[str]:
 
 
 def call_texts(found: Sequence[Paragraph]) -> Iterator[list[str]]:
-    """The paragraphs as texts, divided into calls as large as the portions of a document."""
+    """Yield the texts of each `/translate` call: paragraphs, as many as fit into one portion of a document."""
     texts: list[str] = []
     size = 0
     for text in map(plain, found):
@@ -171,7 +173,10 @@ def call_texts(found: Sequence[Paragraph]) -> Iterator[list[str]]:
 
 
 class Client:
-    """Sends paragraphs to a server of this machine, and measures what it costs. url: address of the server."""
+    """Sends paragraphs to a server on this machine, and measures the cost.
+
+    url: address of the server. found: the paragraphs.
+    """
 
     def __init__(self, url: str, found: Sequence[Paragraph]) -> None:
         address = urlsplit(url)
@@ -182,7 +187,7 @@ class Client:
         self._pids = sorted(_server_pids())
 
     def calls(self) -> list[str]:
-        """Translate the paragraphs with `/translate`. Returns the text of each."""
+        """Translate the paragraphs with `/translate`. Returns the translation of each paragraph."""
         bodies = [
             json.dumps({"inputs": texts, "source_lang": "en", "target_lang": "fr"}).encode()
             for texts in call_texts(self._paragraphs)
@@ -191,7 +196,10 @@ class Client:
         return [text["text"] for answer in answers for text in json.loads(answer.body)["translations"]]
 
     def document(self, name: str) -> list[str]:
-        """Translate the paragraphs as one file, and fetch the result. Returns the text of each paragraph."""
+        """Translate the paragraphs as one file, and fetch the result. Returns the translation of each paragraph.
+
+        name: file name, one of `a.html`, `a.docx` and `a.txt`.
+        """
         head = f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="{{}}"'
         fields = [f"{head.format(field)}\r\n\r\n{value}\r\n" for field, value in (("source", "en"), ("target", "fr"))]
         file = f'{head.format("file")}; filename="{name}"\r\nContent-Type: application/octet-stream\r\n\r\n'
@@ -223,7 +231,7 @@ class Client:
 
 
 def _server_pids() -> Iterator[int]:
-    """Ids of all processes below this one: the server, its workers and its helpers."""
+    """Process ids of all descendants of this process: the server, its workers and its helpers."""
     parents = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -240,7 +248,7 @@ def _server_pids() -> Iterator[int]:
 
 
 def _processor_seconds(pids: Sequence[int]) -> float:
-    """Processor time of some processes, with all their threads."""
+    """Processor time of the processes `pids` so far, with all their threads, in seconds."""
     total = 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()

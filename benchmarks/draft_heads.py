@@ -1,15 +1,16 @@
 """Measure the speedup by draft heads: `python -m benchmarks.draft_heads`.
 
 Writes a random GLM-4.5 model without experts, and its prediction head. Only the last layer of the model changes the
-hidden states, and the head has the same layer, so that the head predicts what the model chooses. `--noise` spoils the
-projection of the head, so that it predicts fewer tokens right. A head with very much noise predicts nothing right, and
-shows what a head costs that does not suit the text.
+hidden states, and the head has the same layer. The head therefore predicts exactly the tokens that the model chooses.
+`--noise` adds noise to the projection of the head, so that fewer predictions are right. With very strong noise no
+prediction is right, and the result shows the cost of a head that does not suit the text.
 
-Each text is decoded with and without drafts in turn. Prints the rates and their ratio as one line of JSON for each
-noise, by the clock, and by CPU time, which other work on the machine changes less (with `--threads 1`).
+Each text is decoded with and without drafts, alternately. For each strength of the noise, one line of JSON has the
+rates and their ratio, by elapsed time and by CPU time. Other work on the machine affects CPU time less, with
+`--threads 1`.
 
-Goals at one stream: at least 1.6 for a head whose first token is right three times of four, at least 0.97 for one that
-is never right.
+Goals for the ratio with one stream: at least 1.6 for a head whose first token is right in three of four cases, at least
+0.97 for a head whose tokens are never right.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from benchmarks.precisions import ALL_PRECISIONS, model_spec
-from server.engine.process.loading import build, load
-from server.engine.process.speculation import make_drafter
+from server.engine.loading.load import load
+from server.engine.loading.model_building import build
+from server.engine.loading.speculation import make_drafter
 from server.engine.stepping.engine import Engine
 from server.ipc.wire.descriptions import EngineOptions, Speculation
-from server.ipc.wire.messages import Generate, GenerateRow
+from server.ipc.wire.generate_messages import Generate, GenerateRow
 from server.ipc.wire.params import GenerationParams
 
 HEAD_DIM = 64
@@ -44,10 +46,11 @@ _ids = itertools.count(1)
 def write_checkpoint(
     directory: Path, noise: float, *, hidden: int, layers: int, vocab_size: int, seed: int = 0
 ) -> None:
-    """Write a random model and a prediction head that repeats it.
+    """Write a random model, and a prediction head with the model's last layer.
 
-    noise: standard deviation of the noise in the head's projection, as part of the entries of its diagonal times the
-        square root of `hidden`. hidden: hidden size. layers: number of layers. vocab_size: number of tokens.
+    noise: factor of the random matrix that is added to the head's projection, which is the identity without noise. The
+        entries of this matrix have the standard deviation `hidden ** -0.5`.
+    hidden: hidden size. layers: number of layers. vocab_size: number of tokens.
     """
     generator = torch.Generator().manual_seed(seed)
     inner, heads = 3 * hidden, hidden // HEAD_DIM
@@ -56,7 +59,10 @@ def write_checkpoint(
         return torch.randn(rows, columns, generator=generator, dtype=torch.float32).mul_(float(columns) ** -0.5)
 
     def layer(name: str, size: float) -> dict[str, Tensor]:
-        """A layer whose results have about `size` times the magnitude of its input."""
+        """Random weights of a layer whose sublayers return about `size` times the magnitude of their input.
+
+        name: prefix of the tensors' names.
+        """
         shapes = {
             "self_attn.q_proj": (hidden, hidden),
             "self_attn.k_proj": (hidden // 4, hidden),
@@ -74,7 +80,7 @@ def write_checkpoint(
 
     tokens = torch.randn(vocab_size, hidden, generator=generator)
     tensors = {
-        # Norms leave vectors unchanged whose root mean square is 1.
+        # An RMS norm does not change vectors whose root mean square is 1.
         "model.embed_tokens.weight": tokens / tokens.pow(2).mean(1, keepdim=True).sqrt(),
         "model.norm.weight": torch.ones(hidden),
         "lm_head.weight": random_matrix(vocab_size, hidden),
@@ -113,7 +119,7 @@ def write_checkpoint(
 def engines(
     directory: Path, precision: str, speculation: Speculation, options: EngineOptions
 ) -> tuple[Engine, Engine, str]:
-    """Engines of one checkpoint without and with drafts, and the name of the model."""
+    """An engine without drafts and one with drafts for the same checkpoint, and the name of the model in both."""
     spec = model_spec("model", str(directory), precision)
     plain = load(spec, torch.device("cpu"), lambda done, total: None)
     drafted = load(
@@ -132,9 +138,10 @@ def engines(
 def decode(
     engine: Engine, name: str, prompts: Sequence[Sequence[int]], new_tokens: int, **params: Any
 ) -> tuple[tuple[float, float], list[list[int]]]:
-    """Decode some requests together.
+    """Decode one request for each prompt, all together.
 
-    Returns the seconds and the CPU seconds after all have their first token, and the new tokens.
+    Returns the elapsed and the CPU time from the step in which the last request receives its first token, in seconds;
+    then the new tokens of each request.
     """
     first = next(_ids) * len(prompts)
     rows = [GenerateRow(first + index, new_tokens, index, seed=index) for index in range(len(prompts))]
@@ -156,7 +163,7 @@ def decode(
 def measure(
     plain: Engine, drafted: Engine, name: str, vocab_size: int, streams: int, new_tokens: int, turns: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rates of both engines with some streams, which decode the same prompts in turn."""
+    """Yield the decode rates of both engines, which decode the same `streams` prompts alternately."""
     generation = drafted.models[name].generation
     assert generation is not None
     rates: list[list[float]] = [[], []]

@@ -213,7 +213,7 @@ def _infinity(summary: Summary) -> Iterator[Line]:
 
 
 def _small_requests(summary: Summary) -> Iterator[Line]:
-    """The time of one small request over HTTP: at most 1.2 times that of a peer in process, and 1 ms."""
+    """Goals for one small request over HTTP: at most 1.2 times the time of a peer in process, plus 1 ms."""
     peers = {"minilm-22m": "onnxruntime", "bert-base": "onnxruntime", "marian-74m": "ctranslate2"}
     for shape, peer in peers.items():
         for precision in ("float32", "int8"):

@@ -1,4 +1,4 @@
-"""Measure the steps of Triptych in detail: by context length and by operation. Each measurement has its own process."""
+"""Measure the time of Triptych's steps by context length and by operation. Each measurement has its own process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _measurements(name: str, contests: list[Contest], options: Options) -> Itera
     elif tiny:
         yield "tiny models", ["--json", "--checkpoints", str(options.checkpoints), "--tiny"]
     else:
-        # A process for each model and precision: they do not fit into memory together.
+        # Each model and precision has its own process, because several models would not fit into memory together.
         for contest in contests:
             prefix = f"{contest.shape}/{contest.precision}"
             only = [f"{prefix}/{workload}" for workload in contest.workloads if workload in PROFILED]

@@ -1,4 +1,4 @@
-"""A small HTTP/1.1 client for many connections. It uses little processor time, which the server needs.
+"""A small HTTP/1.1 client for many connections. It uses little processor time, so that most is left for the server.
 
 It counts the events of a stream by their first bytes, and parses the responses after all have arrived. With several
 connections it waits 0.5 ms after each wake-up, so that it wakes up once for all events of a step.
@@ -31,7 +31,7 @@ class Response:
 
     started: time at which the request was sent.
     ended: time at which the response was complete.
-    times: time at which each token event was received, to 0.5 ms.
+    times: time at which each token event was received, with an error of at most 0.5 ms.
     body: the complete body; for a stream, only its end.
     """
 

@@ -1,10 +1,12 @@
-"""Send a WAV file at the speed of speech, and print the delay of each word: from its end in the audio to its text.
+"""Send a WAV file at the speed of speech, and print the delay of each word.
+
+The delay is the time from the word's end in the audio to the arrival of its text.
 
     python -m benchmarks.live_speech FILE                       POST /v1/audio/transcriptions/live
     python -m benchmarks.live_speech FILE --route realtime      WS /v1/realtime
 
-The server writes the whole file first, with the times of its words (`timestamp_granularities`). These are the ends from
-which the delays are measured; words that the live text has in another way have no delay.
+Before that, the server transcribes the whole file with word timestamps (`timestamp_granularities`). They say where each
+word ends in the audio. A word that the live text does not have has no delay.
 """
 
 from __future__ import annotations

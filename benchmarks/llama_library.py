@@ -1,8 +1,8 @@
 """Use the library of llama.cpp through ctypes: quantise matrices, and compute the logits of a GGUF file.
 
 The library comes from the wheel `xllamacpp`, which is built without the newest instructions so that it runs on many
-processors, or from a folder with `libllama.so` and the libraries it needs. This may be a build for the processor at
-hand, or one with a library for each instruction set, such as the npm package `@node-llama-cpp/linux-x64`.
+processors, or from a folder with `libllama.so` and the libraries it needs. The folder may contain a build for this
+machine's processor, or a build with a library for each instruction set (npm package `@node-llama-cpp/linux-x64`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 _PARAMETER_BYTES = 1024
-"""Size of the buffer for a parameter struct, larger than all of them. Only their first fields are set."""
+"""Size of the buffer for a parameter struct of the library. It is larger than every such struct."""
 
 
 class _Parameters(ctypes.Structure):
-    """Parameter struct of a model or a context. The named fields are the first ones of a context's parameters."""
+    """Parameter struct of a model or a context. Only the first fields of a context's struct have names here."""
 
     _fields_ = (
         ("n_ctx", ctypes.c_uint32),
@@ -61,7 +61,7 @@ def library(folder: Path) -> ctypes.CDLL:
     if built is not None:
         backends = ctypes.CDLL(str(_in(folder, "ggml")), mode=ctypes.RTLD_GLOBAL)
         if hasattr(backends, "ggml_backend_load_all_from_path"):
-            # It takes the library of the best instruction set of the processor.
+            # This call loads the library for the best instruction set of the processor.
             backends.ggml_backend_load_all_from_path(str(folder).encode())
     (path,) = [built] if built is not None else folder.glob("xllamacpp/*.so")
     loaded = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
@@ -83,7 +83,7 @@ def library(folder: Path) -> ctypes.CDLL:
 
 
 def _in(folder: Path, name: str) -> Path | None:
-    """Path of the shared library `name` in a folder, whose file name may have a version; None if it is not there."""
+    """Path of the shared library `name` in a folder, or None. The file name may end with a version."""
     return next(iter(sorted([*folder.glob(f"lib{name}.so"), *folder.glob(f"lib{name}.v*.so")])), None)
 
 

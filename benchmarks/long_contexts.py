@@ -1,8 +1,8 @@
-"""Long prompts on a CPU: `python -m benchmarks.long_contexts --checkpoints DIR --llama-library DIR`.
+"""Measure long prompts on a CPU: `python -m benchmarks.long_contexts --checkpoints DIR --llama-library DIR`.
 
-Time of a prompt, time of a decode step after it, and memory, for prompts of up to 32,768 tokens of llama-135m, beside
-the library of llama.cpp in the format of the same size. Each measurement has a process of its own, and the contestants
-take turns. Prints JSON lines, and at the end a table.
+The model is llama-135m, with prompts of up to 32,768 tokens. Measures the time of the prompt, the time of a decode step
+after it, and the memory, for Triptych and for the library of llama.cpp with a format of the same size. Each measurement
+has its own process, and the two contestants alternate. Prints JSON lines, and a table at the end.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def run_ours(subject: Subject, prompt: list[int]) -> Outcome:
 
 
 def run_llama(subject: Subject, prompt: list[int]) -> Outcome:
-    """The same with llama.cpp, with the step sizes that are its defaults."""
+    """Run a short prompt to warm up and then `prompt` with llama.cpp, in steps of its default sizes."""
     from benchmarks import llama_files
     from benchmarks.llama_library import LlamaModel, Row
 
@@ -76,7 +76,9 @@ def run_llama(subject: Subject, prompt: list[int]) -> Outcome:
 def measure_here(name: str, subject: Subject, length: int) -> dict[str, Any]:
     """Measure one contestant in this process.
 
-    Returns the seconds of the prompt, the median milliseconds of a decode step, and the largest resident memory.
+    name: `ours` for Triptych, any other name for llama.cpp. length: number of prompt tokens.
+    Returns the seconds of the prompt, the median milliseconds of a decode step, and the largest resident memory in
+    bytes.
     """
     prompt = [random.Random(length).randrange(FIRST_WORD, 20000) for _ in range(length)]
     outcome = (run_ours if name == "ours" else run_llama)(subject, prompt)
@@ -92,7 +94,11 @@ def measure_here(name: str, subject: Subject, length: int) -> dict[str, Any]:
 
 
 def table(found: list[dict[str, Any]]) -> str:
-    """A Markdown table of the medians over the rounds, and the distance of our decode steps from a straight line."""
+    """A Markdown table of the medians over the rounds.
+
+    A line after each precision says how far the times of Triptych's decode steps are from a straight line over the
+    context length.
+    """
     lines = [
         "| setting | prompt, tokens | prompt, tokens/s | ratio | decode, ms per token | ratio | peak memory, MB |",
         "|---|---|---|---|---|---|---|",

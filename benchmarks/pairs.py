@@ -3,12 +3,15 @@
     git worktree add /tmp/before v0.9 && cp models/backends/cpu/_kernels.so /tmp/before/models/backends/cpu/
     python -m benchmarks.pairs /tmp/before --only float32 bfloat16 --pairs 10
 
-OTHER has compiled kernels of its own sources. Both checkouts run our own rows of `make bench-quick`, in alternating
-order. The memory bandwidth of a virtual machine can differ by a factor of two between parts of its memory, and a
-process gets about the same part each time. So each pair holds another, random amount of memory while both runs of it
-last. Prints, for each row, the median of the ratios of rates (this checkout divided by the other) and the range that
-contains the true median with a probability of at least 90% if the pairs are independent, and the geometric mean of
-the medians. The status is 1 if the mean is below 0.99 or a range lies wholly below 0.97.
+OTHER is the directory of another checkout, with kernels that were compiled from its sources. Both checkouts run the
+rows of `make bench-quick` that measure Triptych, in alternating order.
+
+The memory bandwidth of a virtual machine can differ by a factor of two between parts of its memory, and a process gets
+about the same part each time. Therefore a random amount of memory is allocated during each pair of runs.
+
+Prints for each row the median ratio of the rates, this checkout divided by OTHER, and a range. The range contains the
+true median with a probability of at least 90% if the pairs are independent. The last line has the geometric mean of all
+medians. The exit status is 1 if this mean is below 0.99 or a range lies wholly below 0.97.
 """
 
 from __future__ import annotations
@@ -75,7 +78,7 @@ def interval(ratios: Sequence[float]) -> tuple[float, float]:
     ordered, count = sorted(ratios), len(ratios)
     outside = 0
     for skipped in range(count // 2):
-        # The median lies below the k-th value if fewer than k ratios do: a binomial distribution.
+        # The number of ratios below the true median has a binomial distribution with probability 1/2.
         outside += math.comb(count, skipped)
         if 1 - 2 * outside / 2**count < _CERTAINTY:
             return ordered[max(skipped - 1, 0)], ordered[count - max(skipped, 1)]
@@ -90,7 +93,7 @@ def _rates(tree: Path, only: Sequence[str], checkpoints: Path) -> dict[Row, floa
         entries = json.loads((Path(out) / "benchmarks" / "results.json").read_text())["entries"]
     found = {}
     for entry in entries:
-        # A start has other processes in its time, and one figure for each kind of start.
+        # The workload `start` measures several kinds of start, so it has no single rate.
         if entry["runs"] and entry["workload"] != "start":
             run = entry["runs"][-1]
             found[entry["shape"], entry["precision"], entry["workload"], entry["contestant"]] = (

@@ -51,8 +51,8 @@ _SWEEP = tuple(f"streams-{count}" for count in STREAMS)
 def full() -> list[Contest]:
     """The contests of a full run: every workload of every shape.
 
-    Peers with static batches do not run workloads with answers of different lengths, in which they would wait for the
-    longest one, or which would take them minutes.
+    Peers with static batches do not run workloads whose answers have different lengths, because each batch would wait
+    for its longest answer. They also do not run workloads that would take them minutes.
     """
     contests = []
     for precision in reversed(PRECISIONS):
@@ -75,7 +75,7 @@ def full() -> list[Contest]:
         contests += [
             Contest(shape, precision, ("A", "B", "C-512", "C"), contestants) for shape in ("llama-1b", "moe-1b")
         ]
-    # Without Q4_K_M, which needs a multiple of 256 inputs; this model has 576.
+    # Q4_K_M is left out: it needs matrices with a multiple of 256 inputs, and this model has 576.
     contests.append(Contest("llama-135m", "int4", ("A", "B", "B-mixed", "C"), (*OURS, "llama.cpp", "openvino-genai")))
     for precision in reversed(PRECISIONS):
         contests.append(Contest("llama-135m", precision, _SWEEP, (*OURS, "openvino-genai")))

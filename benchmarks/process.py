@@ -59,7 +59,7 @@ class ContestantProcess:
     def receive(self, seconds: float) -> dict[str, Any]:
         """Wait up to `seconds` for the answer to a request.
 
-        Raises Failed for an answer that is an error, if the process ends, and after the time.
+        Raises Failed if the answer is an error, if the process ends, and if no answer arrives in time.
         """
         assert self._process.stdout is not None
         give_up = time.monotonic() + seconds

@@ -4,7 +4,8 @@ The engine runs the workload in this process. Every operation of its programs is
 tokens and the output heads outside of programs. The rest is Python, embeddings and the building of batches.
 The floor of a product is the larger of weight bytes divided by memory bandwidth, and operations divided by the rate of
 large products of oneDNN. The floor of an encoder's attention is the operations of its two products divided by that
-rate. Bandwidth and rate are measured just before and just after the workload, because a shared machine changes.
+rate. Bandwidth and rate are measured just before and just after the workload, because the speed of a shared machine
+changes.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from server.engine.stepping import generation_engine
 
 
 class Clock:
-    """Measures the seconds of each part of a run, by name. Times of different parts do not overlap."""
+    """Adds up the seconds of each part of a run, by name. Times of different parts do not overlap."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)

@@ -1,4 +1,4 @@
-"""The first part of the result page: a question that people ask, a sentence and a picture for each; no letters."""
+"""The first part of the result page: questions of users, each answered with a sentence and a picture."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMES: Mapping[str, str] = {
     "F": "texts of 128 tokens",
     "L": "one small request, ms",
 }
-"""What each workload is, in a few words."""
+"""Short description of each workload, by its name."""
 
 
 class Question(NamedTuple):
@@ -76,7 +76,10 @@ QUESTIONS = (
 
 
 def answers(summary: Summary, folder: Path, page_folder: Path) -> str:
-    """The questions with their pictures, which are written to `folder`. Questions without results are left out."""
+    """The text with all questions that have results. Their pictures are written to `folder`.
+
+    page_folder: directory of the page, to which the links to the pictures are relative.
+    """
     parts = []
     for question in QUESTIONS:
         groups = _groups(summary, question)
@@ -115,14 +118,14 @@ def _groups(summary: Summary, question: Question) -> Groups:
 
 
 def _ahead(groups: Groups) -> str:
-    """How Triptych compares with the best peer over the groups of a picture."""
+    """A sentence with the smallest and the largest ratio of Triptych's rate to the best peer's, over the groups."""
     ours = LABELS["http"]
     ratios = [values[ours] / max(rate for name, rate in values.items() if name != ours) for values in groups.values()]
     return f"Triptych over HTTP reaches {min(ratios):.2f} to {max(ratios):.2f} times the best peer."
 
 
 def _quality(summary: Summary) -> dict[str, chart.Points]:
-    """One point for each setting of Triptych and each format of llama.cpp whose quality was measured."""
+    """For each setting of Triptych and format of llama.cpp with a measured quality: its point (divergence, rate)."""
     distances = setting_quality.distances()
     found: dict[str, chart.Points] = {}
     for precision in _LARGE:
@@ -136,7 +139,10 @@ def _quality(summary: Summary) -> dict[str, chart.Points]:
 
 
 def side_by_side(main: Summary, others: Mapping[str, Summary]) -> str:
-    """A table of the rates on several processors, each with its ratio to the best peer. others: by the page's path."""
+    """A table of the rates on several processors, each with its ratio to the best peer.
+
+    main: results of this page. others: results of other processors, by path of their page.
+    """
     columns = {"this page": main, **{f"[{_short(other)}]({path})": other for path, other in others.items()}}
     head = [f"{name}: {_short(summary)}" if name == "this page" else name for name, summary in columns.items()]
     rows = [f"| workload | {' | '.join(head)} |", "|---" * (1 + len(columns)) + "|"]
@@ -153,7 +159,7 @@ def side_by_side(main: Summary, others: Mapping[str, Summary]) -> str:
 
 
 def _short(summary: Summary) -> str:
-    """The processor of a page, without its list of features, and its date."""
+    """Name of the processor, without its list of features, and date of a run."""
     return f"{summary.about['processor'].partition(';')[0].strip()}, {summary.about['date']}"
 
 
@@ -167,5 +173,5 @@ def _compared(summary: Summary, shape: str, precision: str, workload: str) -> st
 
 
 def spelled(workloads: list[str]) -> Iterator[str]:
-    """The workloads of a table as the heads of its columns: the letter, and what it is."""
+    """The column headings for workloads: the name of each and its short description."""
     return (f"{name}: {NAMES[name]}" if name in NAMES else name for name in workloads)

@@ -1,4 +1,4 @@
-"""Write checkpoints with random weights from their shapes alone, because transformers would need minutes for 8B."""
+"""Write checkpoints with random weights without transformers, which would take minutes for a model of 8B parameters."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 Kind = Literal["random", "fp8", "constant"]
-"""The weights of a checkpoint. fp8: matrices of layers are stored as codes of 8 bits with a scale for each block, as
-DeepSeek does. constant: the final norm is zero, so that all logits are zero and every token is the first one."""
+"""Kind of the weights of a checkpoint.
+
+random: random numbers.
+fp8: random numbers; matrices of layers are stored as 8-bit codes with a scale for each block, as DeepSeek stores them.
+constant: the weights of the final norm are 0. All logits are then 0, and every chosen token has id 0."""
 FP8_BLOCK = 128
 MAX_DRAFTED_TOKENS = 32_000
-"""Number of tokens that a head for a larger vocabulary drafts, as the heads that its authors published."""
+"""Largest number of different tokens that a draft head predicts, as in the heads that EAGLE-3's authors published."""
 _FINAL_NORM = "model.norm.weight"
 
 
@@ -29,10 +32,10 @@ def write(
 ) -> Path:
     """Write a checkpoint with a tokenizer, unless the directory has a complete one. Returns the directory.
 
-    hf: contents of `config.json`, with the `model_type` `llama`, `qwen3`, `marian` or `bert`. The vectors of a BERT are
-        means of its tokens, of length 1, unless it has a head.
+    hf: contents of `config.json`, with the `model_type` `llama`, `qwen3`, `marian` or `bert`. A BERT without a head
+        gets the files for mean pooling and normalization to unit length.
     device: device that generates the random numbers.
-    kind: the weights; others than random ones are for LLaMA only.
+    kind: kind of the weights; for models other than LLaMA it must be `random`.
     """
     done = directory / "complete"
     if done.exists():
@@ -111,11 +114,14 @@ def _random(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) ->
 
 
 def _in_fp8(name: str, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The tensors that store a tensor in an fp8 checkpoint: codes and scales of a layer's matrix, or the tensor."""
+    """The stored tensors of one tensor in an fp8 checkpoint, by name.
+
+    A matrix of a layer becomes codes and scales; any other tensor is stored unchanged.
+    """
     if not name.endswith("_proj.weight"):
         return {name: tensor}
     blocks = [-(-size // FP8_BLOCK) for size in tensor.shape]
-    # Random numbers with a deviation of 0.02 become codes with a deviation of 1.
+    # Random weights with a standard deviation of 0.02 become codes with a standard deviation of 1.
     scales = torch.full(blocks, 0.02)
     return {name: (tensor.float() / 0.02).to(torch.float8_e4m3fn), f"{name}_scale_inv": scales}
 

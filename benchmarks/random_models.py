@@ -71,10 +71,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
     | {"head_dim": 128, "num_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 1024}
     | {"max_position_embeddings": 8192},
 }
-"""Contents of `config.json` for each shape, by its name."""
+"""Contents of `config.json` by name of the shape."""
 
 ENCODER_DECODERS = frozenset({"t5-large", "nllb-600m"})
-"""Shapes of `CONFIGS` that read a source text."""
+"""Names of the shapes in `CONFIGS` that are encoder-decoders."""
 
 _TINY_LLAMA = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "head_dim": 16, "vocab_size": 400}
 _TINY_LLAMA |= {"num_attention_heads": 4, "num_key_value_heads": 2}
@@ -94,7 +94,7 @@ _TINY: dict[str, dict[str, Any]] = {
 
 
 def config_of(shape: str, tiny: bool = False) -> dict[str, Any]:
-    """Contents of `config.json` for a shape. tiny: whether to return a model of its family with few parameters."""
+    """Contents of `config.json` for a shape. tiny: return a model of the same family with few parameters instead."""
     return CONFIGS[shape] | (_TINY[shape] if tiny else {})
 
 
@@ -117,7 +117,7 @@ def random_model(hf: Mapping[str, Any], dtype: torch.dtype, device: torch.device
 
 
 class Cost(NamedTuple):
-    """The least that a step needs: the number of bytes to read, and the number of multiplications plus additions."""
+    """Lower bounds of a step: the number of bytes to read, and the number of multiplications plus additions."""
 
     bytes: float
     operations: float

@@ -7,9 +7,10 @@ CHECKPOINT is a Whisper checkpoint for English; `benchmarks.whisper_files` makes
 a wheel with real weights. `--minutes 10` is the full size. PYTHON is the interpreter of an environment with
 `faster-whisper` and `pywhispercpp`. Each contestant is a process of its own, one after the other, with `--threads`.
 
-All decode greedily, once for each window. This server and faster-whisper cut at pauses and decode up to 16 windows at a
-time; whisper.cpp has no batches and decodes one recording after another. The word error rate is one of espeak's text,
-and for this server also of its own text in float32. Memory is the sum of the largest resident sets.
+All contestants decode greedily, once for each window. This server and faster-whisper cut recordings at pauses and
+decode up to 16 windows at a time; whisper.cpp has no batches and decodes one recording after another. The word error
+rate is relative to the text that espeak-ng read, and for this server also relative to its own text in float32. Memory
+is the sum of the largest resident set sizes of all processes.
 """
 
 from __future__ import annotations
@@ -97,11 +98,11 @@ def audio_seconds(folder: Path) -> float:
     return total
 
 
-# Contestants: each returns the texts of the recordings, the seconds, and its memory in MiB.
+# Contestants: each function returns the texts of the recordings, the elapsed seconds, and the memory in MiB.
 
 
 def ours(checkpoint: Path, folder: Path, precision: str, threads: int) -> tuple[list[str], float, float]:
-    """Measure this server, to which all recordings are sent at once."""
+    """Measure this server. All recordings are sent to it at once."""
     import httpx
 
     from benchmarks.precisions import DTYPES

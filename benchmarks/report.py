@@ -20,7 +20,7 @@ from server.client.bench import chart
 MAIN_PAGE = REPOSITORY / "docs" / "benchmarks.md"
 
 DECODERS = ("llama", "moe", "gpt2")
-"""Starts of the names of decoder shapes. The page shows the quality of settings for decoders only."""
+"""Prefixes of the names of decoder shapes. The page shows the quality of settings for decoders only."""
 
 WORKLOADS = """\
 - **A**: one stream with {prompt} prompt tokens and {new} new tokens.
@@ -115,7 +115,7 @@ def _other_processors(folder: Path) -> dict[str, Summary]:
 
 
 def settings_line(date: str, page: Path = MAIN_PAGE) -> str:
-    """Return the line that says what the rows int8 and int4 of Triptych are.
+    """Return the line that says which settings of `--quantize` Triptych's rows int8 and int4 have.
 
     date: day of the run, as YYYY-MM-DD. page: path of the page with the line, for its link.
     """

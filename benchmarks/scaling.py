@@ -34,10 +34,10 @@ Server = tuple[int, subprocess.Popen[str]]
 
 @dataclass(frozen=True)
 class Load:
-    """Requests of one kind.
+    """A load on a server: many requests of one kind.
 
     model: name of the model. in_flight: number of concurrent requests. requests: number of requests per round.
-    body: returns the route and the JSON body of the request with a number.
+    body: function that returns the route and the JSON body of a request, given the index of the request.
     unit: name of the throughput's unit. units: number of units per request.
     """
 
@@ -51,7 +51,7 @@ class Load:
 
 
 def text(number: int, words: int) -> str:
-    """A text of `words` arbitrary words, which starts with its number, so that each number gives another text."""
+    """A text that starts with `number` and has `words` further, arbitrary words. Each number gives another text."""
     return " ".join([str(number), *(_WORDS[(number * 7 + index * 3) % len(_WORDS)] for index in range(words))])
 
 
@@ -129,7 +129,10 @@ def worker_bytes(process: subprocess.Popen[str]) -> int:
 
 
 def throughput(port: int, load: Load, round_number: int) -> float:
-    """Run one round of requests on a server, and return its units per second. Each round has other texts."""
+    """Run one round of requests on a server, and return the units per second.
+
+    round_number: index of the round. Each round sends other texts.
+    """
     first = round_number * load.requests
     calls = [load.body(first + number) for number in range(load.requests)]
     _, seconds = send_all(port, [(route, json.dumps(body).encode()) for route, body in calls], load.in_flight)

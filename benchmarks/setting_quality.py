@@ -1,4 +1,4 @@
-"""Look up the quality of the settings in the benchmark's result page, from the results of `make quality`."""
+"""Look up the quality of a setting of the benchmark page in the results of `make quality`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 MODEL = "smollm2-135m"
 RESULTS = Path(__file__).parent.parent / "docs" / "quality" / "results.json"
 SETTINGS_OF_NOW = "2026-11-28"
-"""First day (ISO date) on which the names `int8` and `int4` had their present meaning."""
+"""First day (ISO date) on which the names `int8` and `int4` had their present meaning, see `_BEFORE`."""
 
 _BEFORE = {"int8": "int8-fast", "int4": "int4-128"}
 _LLAMA_CPP = {"int8": "Q8_0", "int4": "Q4_0"}
@@ -33,7 +33,8 @@ def distances() -> Mapping[str, float]:
 def distance_of(contestant: str, precision: str, date: str, found: Mapping[str, float]) -> str:
     """The KL divergence for a row of the result page, as text; empty if it was not measured.
 
-    contestant, precision: of the row. date: day of the benchmark. found: result of `distances`.
+    contestant, precision: contestant and precision of the row. date: day of the benchmark (ISO date).
+    found: result of `distances`.
     """
     if precision == "float32":
         return "0"

@@ -1,10 +1,11 @@
 """Measure the speedup by n-gram drafts: `python -m benchmarks.speculation --checkpoint DIR`.
 
-The model computes every step, and then the text is forced to follow a given answer, so that random weights decode real
-texts. Some answers repeat their prompt (a summary, an edited tale, edited code), the others do not. Each text is
-decoded with and without drafts in turn. Prints the rates and their ratio as one line of JSON for each kind of text.
+The model computes every step, but its chosen tokens are replaced by those of a given answer. A model with random
+weights therefore decodes real texts. Some answers repeat parts of their prompt (a summary, an edited tale, edited
+code), the others do not. Each text is decoded with and without drafts, alternately. Prints the rates and their ratio as
+one line of JSON for each kind of text.
 
-Goals at one stream: at least 1.5 for answers that repeat, at least 0.95 for the others.
+Goals for the ratio with one stream: at least 1.5 for answers that repeat their prompt, at least 0.95 for the others.
 """
 
 from __future__ import annotations
@@ -28,16 +29,18 @@ from models.backends.logits import LogitsTopK
 from server.engine.choosing import selection
 from server.engine.choosing.selection import SamplingPosition
 from server.engine.drafting.drafts import NGRAM_DRAFT_TOKENS, NgramDrafter
-from server.engine.process.loading import LoadedCheckpoint, build, load
+from server.engine.loading.load import load
+from server.engine.loading.loaded_checkpoint import LoadedCheckpoint
+from server.engine.loading.model_building import build
 from server.engine.stepping.engine import Engine
 from server.ipc.wire.descriptions import EngineOptions
-from server.ipc.wire.messages import Generate, GenerateRow
+from server.ipc.wire.generate_messages import Generate, GenerateRow
 from server.ipc.wire.params import GenerationParams
 from weights.demo.train.grammar.story import story
 from weights.demo.train.training import HOME
 
 REPEATING = ("summary", "edit", "code")
-"""Kinds of answers that repeat their prompt."""
+"""Kinds of answers that repeat parts of their prompt."""
 KINDS = (*REPEATING, "other tale", "chance")
 
 
@@ -70,7 +73,7 @@ def texts(kind: str, tokenizer: Tokenizer, vocab_size: int, seed: int) -> tuple[
 
 
 class Script:
-    """Replaces the tokens that the engine has chosen by those of given answers. answers: token ids by sequence id."""
+    """Replaces the chosen tokens of an engine by the tokens of given answers. answers: sequence id → token ids."""
 
     def __init__(self, answers: Sequence[Sequence[int]]) -> None:
         self._answers, self._choose = answers, selection.choose
@@ -86,9 +89,10 @@ class Script:
 
 
 def decode_seconds(engine: Engine, name: str, pairs: Sequence[tuple[list[int], list[int]]]) -> float:
-    """Decode requests together, forcing their answers. Returns the time in seconds after all have their first token.
+    """Decode requests together, with given answers.
 
     pairs: prompt and answer of each request, as token ids.
+    Returns the seconds from the step in which the last request receives its first token to the end.
     """
     rows = [GenerateRow(number, len(answer), number) for number, (_, answer) in enumerate(pairs)]
     script = Script([answer for _, answer in pairs])

@@ -1,15 +1,17 @@
-"""Measure windows of a Whisper model of a published size: one, four and sixteen at a time, against CTranslate2.
+"""Compare the speed of Whisper models with CTranslate2, for one, four and sixteen windows of audio at a time.
 
     python -m benchmarks.speech make DIRECTORY --size small            a checkpoint with random weights
     python -m benchmarks.speech ours DIRECTORY float32 bfloat16 int8   this engine, in this process
     python -m benchmarks.speech ctranslate2 DIRECTORY float32 int8     CTranslate2, which faster-whisper uses
 
-Each number is the median time to encode the windows and to generate 96 tokens of each, greedily; the end token is
-suppressed on both sides. Sixteen windows are what the batched mode of long recordings decodes at once. `encoder` is the
-time with one new token. For this engine its floor is printed, too: the operations of the encoder at the rate of a large
-product, measured in the same run. The real-time factor is the time of a window over its 30 s. `memory` is the largest
-resident set of the process so far, weights and interpreter included. `benchmarks.recordings` has real weights. Run the
-two contestants one after the other on an idle machine, with the same `--threads`. The converter of
+The models have published sizes and random weights; `benchmarks.recordings` measures real weights. Each result is the
+median time to encode the windows and to generate 96 tokens for each window greedily. The end token is suppressed in
+both contestants. The batched mode for long recordings decodes sixteen windows at once.
+
+`encoder` is the time with one new token. For this engine, its floor is printed too: the operations of the encoder,
+divided by the rate of a large product that is measured in the same run. The real-time factor is the time of a window
+divided by its length of 30 s. `memory` is the largest resident set size of the process so far, including weights and
+interpreter. Run the two contestants one after the other on an idle machine, with the same `--threads`. The converter of
 CTranslate2 needs transformers.
 """
 
@@ -36,7 +38,7 @@ WINDOWS = (1, 4, 16)
 
 @dataclass(frozen=True)
 class Size:
-    """Sizes of a Whisper model: layers of encoder and decoder, widths, mel bands, and number of tokens."""
+    """Sizes of a Whisper model: number of layers, widths, number of mel bands, and size of the vocabulary."""
 
     encoder_layers: int
     decoder_layers: int
@@ -57,7 +59,7 @@ SIZES = {
 
 
 def size_of(directory: Path) -> Size:
-    """The sizes of the checkpoint in a directory."""
+    """Read the sizes of a model from the `config.json` of its checkpoint."""
     config = json.loads((directory / "config.json").read_text())
     names = ("encoder_layers", "decoder_layers", "d_model", "num_mel_bins", "vocab_size")
     return Size(*(config[name] for name in names))
@@ -99,7 +101,7 @@ def frames(count: int, num_mels: int) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 def _vocabulary(count: int) -> list[str]:
-    """A text for each of `count` tokens. CTranslate2 finds Whisper's control tokens by their texts."""
+    """The text of each of `count` tokens. CTranslate2 finds Whisper's control tokens by their texts."""
     named = {END: "endoftext", START: "startoftranscript", ENGLISH: "en", TRANSCRIBE: "transcribe"}
     named |= {NO_TIMESTAMPS - 1: "nospeech", NO_TIMESTAMPS: "notimestamps", NO_TIMESTAMPS + 1: "0.00"}
     return [f"<|{named[token]}|>" if token in named else f"token {token}" for token in range(count)]
@@ -136,8 +138,9 @@ def ours(directory: Path, precision: str, threads: int) -> Run:
     from benchmarks.precisions import model_spec
     from server.engine.process.service import start
     from server.ipc.wire.descriptions import EngineOptions
-    from server.ipc.wire.messages import Configure, Generate, GenerateRow
+    from server.ipc.wire.generate_messages import Generate, GenerateRow
     from server.ipc.wire.params import GenerationParams
+    from server.ipc.wire.worker_messages import Configure
 
     spec, num_mels = model_spec("m", str(directory), precision), size_of(directory).num_mels
     engine, _ = start(

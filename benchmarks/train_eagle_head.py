@@ -1,8 +1,9 @@
 """Train an EAGLE-3 head for the demo story model: `python -m benchmarks.train_eagle_head DIRECTORY`. Takes two minutes.
 
-The head learns the next-token probabilities of the model on stories of the demo grammar, for three steps of a draft:
-the later steps read the states of the head, as when it drafts ("training-time test", Li et al. 2025, arXiv:2503.01840,
-section 3.2). Serve it with `triptych serve story --speculative story=draft:DIRECTORY`.
+The head learns the model's next-token probabilities on stories of the demo grammar, for three steps of a draft. The
+first step reads hidden states of the model, and the later steps read those of the head, as in drafting ("training-time
+test", Li et al. 2025, arXiv:2503.01840, section 3.2). Serve the head with
+`triptych serve story --speculative story=draft:DIRECTORY`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from weights.demo.train.training import HOME
 
 TEXT_TOKENS, STEPS = 160, 3
 LAYERS = (1, 2, 4)
-"""Layers of the model whose inputs the head reads. The usual choice needs a model of more than five layers."""
+"""Indices of the model's layers whose inputs the head reads. The usual choice needs more than five layers."""
 
 
 class Head(nn.Module):
@@ -71,12 +72,13 @@ class Head(nn.Module):
         self._angles = torch.outer(torch.arange(TEXT_TOKENS), frequencies)
 
     def forward(self, states: Tensor, vectors: Tensor, keys: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-        """One step of a draft at every position.
+        """Compute one step of a draft at every position.
 
-        states: [texts, positions, hidden], results of `fc`, or of the step before, moved by one position.
-        vectors: [texts, positions, hidden], vectors of the next tokens.
-        keys: keys and values of the steps before; those of this step are added.
-        Returns logits, and the states of the next step.
+        states: [texts, positions, hidden], results of `fc` for the first step; later the states that the previous step
+            returned, shifted by one position.
+        vectors: [texts, positions, hidden], embeddings of the next tokens.
+        keys: keys and values of the previous steps; those of this step are appended.
+        Returns logits, and the states for the next step.
         """
         layer, attention = self.midlayer, self.midlayer["self_attn"]
         both = torch.cat([layer["input_layernorm"](vectors), layer["hidden_norm"](states)], -1)
@@ -87,7 +89,7 @@ class Head(nn.Module):
         groups = self.heads // self.kv_heads
         query, key = self._rotated(query), self._rotated(key).repeat_interleave(groups, 1)
         keys.append((key, value.repeat_interleave(groups, 1)))
-        # A position sees the model's states of the positions before the draft, and each earlier step of the draft.
+        # In step n, position i attends to the first step's keys up to i - n + 1, and to one key of each later step.
         count, step = query.shape[2], len(keys)
         first_keys, first_values = keys[0]
         scores = query @ first_keys.transpose(2, 3)
@@ -127,7 +129,11 @@ def tokens_of_stories(count: int, seed: int) -> list[list[int]]:
 
 
 def train(model: nn.Module, texts: Sequence[Sequence[int]], tokens: Tensor, seconds: float) -> Head:
-    """Train a head for a time. tokens: the tokens that it predicts."""
+    """Train a head for `seconds` seconds.
+
+    model: model for which the head drafts. texts: token ids of each text. tokens: ids of the tokens that the head
+        predicts, in ascending order.
+    """
     head = Head(model, tokens)
     optimizer = torch.optim.AdamW(head.parameters(), lr=2e-3)
     started, batch = time.monotonic(), 0
@@ -153,7 +159,7 @@ def train(model: nn.Module, texts: Sequence[Sequence[int]], tokens: Tensor, seco
 
 
 def write(head: Head, tokens: Tensor, directory: Path) -> None:
-    """Write a head as a checkpoint."""
+    """Write a head as a checkpoint. tokens: ids of the tokens that it predicts, in ascending order."""
     directory.mkdir(parents=True, exist_ok=True)
     settings = head.settings
     names = ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim")

@@ -1,7 +1,7 @@
 """Create a tokenizer for a random model: byte-level BPE in which every word of one to four letters is one token.
 
-Every id below the vocabulary size is a token, so that every output of a random model can be decoded. The number of
-tokens of a text is known without a tokenizer.
+Every id below the vocabulary size is a token, so that every output of a random model can be decoded. A text of n such
+words has n tokens, so benchmarks need no tokenizer to count them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Convert a Whisper checkpoint of CTranslate2 to the layout of transformers, and that to the file of whisper.cpp.
+"""Convert Whisper checkpoints: from CTranslate2 to the layout of transformers, and from this layout to whisper.cpp.
 
     python -m benchmarks.whisper_files from-ctranslate2 DIRECTORY RESULT
     python -m benchmarks.whisper_files to-whisper-cpp RESULT FILE
@@ -35,7 +35,10 @@ _PUBLISHED = {"start": "<|startoftranscript|>", "end": "<|endoftext|>", "no_time
 
 
 def read_ctranslate2(path: Path) -> dict[str, Array]:
-    """Read the tensors of CTranslate2's `model.bin` by name. Aliases are tensors too. int8 weights are dequantised."""
+    """Read the tensors of CTranslate2's `model.bin`, by name. Each alias of a tensor gives an entry of its own.
+
+    int8 weights are dequantised.
+    """
     with path.open("rb") as file:
         (version,) = struct.unpack("<I", file.read(4))
         if version < 4:
@@ -105,7 +108,11 @@ def _add_layer(
 def _add_attention(
     result: dict[str, Array], ours: str, tensors: Mapping[str, Array], theirs: str, groups: tuple[str, ...]
 ) -> None:
-    """Add the projections of one attention to `result`. CTranslate2 stores several in one tensor; keys have no bias."""
+    """Add the projections of one attention layer to `result`. The key projection gets no bias.
+
+    ours, theirs: prefixes of the tensors' names in transformers and in CTranslate2.
+    groups: names of the projections in each tensor of CTranslate2, which can contain several.
+    """
     for number, group in enumerate(groups):
         names = ["out"] if group == "out" else list(group)
         for part in ("weight", "bias"):
@@ -225,7 +232,7 @@ def to_whisper_cpp(directory: Path, target: Path) -> None:
 
 
 def _words(directory: Path, count: int) -> list[bytes]:
-    """The bytes of each text token. Text tokens have the ids below that of the end token. count: number of them."""
+    """The bytes of the tokens with the ids 0 to `count - 1`, which are the text tokens."""
     from server.text.tokens.streams import byte_level
 
     vocabulary = json.loads((directory / "tokenizer.json").read_text())["model"]["vocab"]

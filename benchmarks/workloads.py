@@ -1,4 +1,4 @@
-"""The workloads. Every contestant gets the same token ids and lengths, which are drawn from one seed.
+"""Create the workloads of the benchmark. Every contestant gets the same token ids and lengths, drawn from one seed.
 
 A job is plain data that can be sent to a process. Its token ids are words of the vocabulary, not special tokens.
 """
@@ -22,7 +22,7 @@ class Job:
     in_flight: number of concurrent requests. For `embed`, a request has a batch of texts.
     beams: number of beams.
     batch: number of texts in one `embed` request.
-    counts: what the rate counts: new tokens, input tokens, or texts.
+    counts: unit of the rate: new tokens, input tokens, or texts.
     """
 
     kind: Literal["generate", "embed", "start"]

@@ -80,12 +80,12 @@ def _contents(operation: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _names(schema: dict[str, Any]) -> list[str]:
-    """Names of the schemas that a body may have."""
+    """Names of the schemas of a body: one, or several if the body may have one of several forms."""
     return [variant["$ref"].rpartition("/")[2] for variant in schema.get("anyOf", [schema]) if "$ref" in variant]
 
 
 def _fields(schema: dict[str, Any]) -> str:
-    """Names of the fields; required ones bold, the decoding fields as a group."""
+    """The fields of a schema as Markdown. Required fields are bold; the decoding fields are one link to their table."""
     fields, required = schema.get("properties", {}), schema.get("required", ())
     grouped = DECODING if fields.keys() >= DECODING else frozenset()
     shown = [f"**`{name}`**" if name in required else f"`{name}`" for name in fields if name not in grouped]
@@ -93,7 +93,9 @@ def _fields(schema: dict[str, Any]) -> str:
 
 
 def _rows(schemas: dict[str, Any], names: set[str]) -> Iterator[str]:
-    """One table row for each field and meaning. Schemas are named where a field has several meanings."""
+    """Yield one table row for each field and meaning. A field with several meanings has several rows, which name the
+    schemas.
+    """
     meanings: dict[str, dict[tuple[str, str, str], list[str]]] = {}
     for name in sorted(names):
         for field, schema in schemas[name].get("properties", {}).items():
@@ -106,7 +108,7 @@ def _rows(schemas: dict[str, Any], names: set[str]) -> Iterator[str]:
 
 
 def _value(schema: dict[str, Any]) -> str:
-    """Type and bounds of a value, without null."""
+    """Type and bounds of a field's value, as text. The type null is left out."""
     if "$ref" in schema:
         return str(schema["$ref"]).rpartition("/")[2]
     if "anyOf" in schema or "oneOf" in schema:

@@ -29,8 +29,8 @@ HEAVY_REQUIREMENTS = ROOT / "tests" / "clients" / "heavy" / "requirements.txt"
 class Client:
     """A client package that the tests use unchanged.
 
-    tests: modules of its tests below `tests/clients`, each with the part of the test's name that belongs to it.
-    calls: what the tests call, for the table.
+    tests: modules of its tests below `tests/clients`. `MODULE:PART` means only the tests with the parameter PART.
+    calls: the calls that the tests make, for the table.
     example: a script that takes the address and the key of the server from the environment.
     """
 
@@ -124,7 +124,7 @@ without keys needs none; packages that insist on one accept any text.
 
 
 def agent_versions() -> dict[str, str]:
-    """Pinned versions of the packages of agents and SDKs, by `npm:` or `pip:` and the name."""
+    """Pinned versions of the packages of agents and SDKs, by name with the prefix `npm:` or `pip:`."""
     found = {f"npm:{name}": number for name, number in _npm_versions().items()}
     for file in ("requirements.lock.txt", "llama_index.lock.txt", "aider.lock.txt"):
         lines = (line.partition(";")[0].strip() for line in (AGENTS / file).read_text().splitlines())
@@ -138,14 +138,17 @@ def _npm_versions() -> dict[str, str]:
 
 
 def heavy_versions() -> dict[str, str]:
-    """Versions of the clients that have an environment of their own."""
+    """Pinned versions of the clients that are installed in separate environments."""
     lines = (line.partition("#")[0].strip() for line in HEAVY_REQUIREMENTS.read_text().splitlines())
     pairs = (line.split("==") for line in lines if "==" in line)
     return {name.partition("[")[0]: number for name, number in pairs}
 
 
 def passed(files: Iterable[Path]) -> Mapping[str, Counter[str]]:
-    """Passed tests of each module, by `key` and `no-key`. Raises SystemExit if a test failed."""
+    """Number of passed tests of each module with an API key (`key`) and without (`no-key`).
+
+    files: JUnit XML files. Raises SystemExit if a test failed.
+    """
     found: dict[str, Counter[str]] = {}
     for module, parameters in _passed_tests(files, "tests.clients."):
         parts = parameters.split("-")
@@ -156,14 +159,14 @@ def passed(files: Iterable[Path]) -> Mapping[str, Counter[str]]:
 
 
 def passed_turns(files: Iterable[Path]) -> set[str]:
-    """Passed turns of agents, as `PROGRAM-TURN-MODE`."""
+    """The passed turns of agents, as `PROGRAM-TURN-MODE`. files: JUnit XML files."""
     return {parameters for _, parameters in _passed_tests(files, "tests.agents.", may_fail=True)}
 
 
 def _passed_tests(files: Iterable[Path], package: str, may_fail: bool = False) -> Iterator[tuple[str, str]]:
-    """Module and parameters of each passed test of a package.
+    """Yield the module and the parameters of each passed test of a package.
 
-    Raises SystemExit for a failed test, unless it may fail.
+    may_fail: whether failed tests are ignored; otherwise they raise SystemExit.
     """
     for file in files:
         for case in ElementTree.parse(file).iter("testcase"):
@@ -178,7 +181,7 @@ def _passed_tests(files: Iterable[Path], package: str, may_fail: bool = False) -
 
 
 def table_rows(results: Mapping[str, Counter[str]]) -> list[str]:
-    """A row of the table per client. Raises SystemExit for a client without any passed test."""
+    """The table rows, one for each client. Raises SystemExit if no test of a client passed with, or without, a key."""
     rows = []
     heavy = heavy_versions()
     for client in CLIENTS:

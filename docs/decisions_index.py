@@ -35,7 +35,10 @@ Write a page with the next free number: `# NUMBER. TITLE`, then the reason. If i
 
 @dataclass(frozen=True)
 class Decision:
-    """One page. status: "Superseded", "Superseded in part", or "" if the page is in force. note: what replaced it."""
+    """The page of one decision.
+
+    status: "Superseded", "Superseded in part", or "" if the decision is in force. note: text about its successors.
+    """
 
     name: str
     number: int
@@ -50,7 +53,10 @@ class Decision:
 
 
 def read(name: str, text: str) -> Decision:
-    """The decision of a page. name: of its file. Raises ValueError for a page that does not begin with its title."""
+    """Parse the page of a decision. name: name of the file. text: its content.
+
+    Raises ValueError if the page does not begin with its title.
+    """
     title = _TITLE.match(text)
     if title is None:
         raise ValueError(f"{name} does not begin with '# NUMBER. TITLE'")

@@ -13,7 +13,7 @@ PAGE = Path(__file__).resolve().parent / "families.md"
 
 
 def families() -> str:
-    """The served families in the order of the registry."""
+    """The table of served families, in the order of the registry."""
     rows = [
         "| family | `model_type` | stacks | architectures in `config.json`, with their tasks |",
         "|---|---|---|---|",
@@ -26,14 +26,14 @@ def families() -> str:
 
 
 def wrappers() -> str:
-    """The checkpoints whose language model is served alone."""
+    """The table of multimodal checkpoints of which only the language model is served."""
     rows = ["| `model_type` | architecture in `config.json` | usual language model |", "|---|---|---|"]
     rows += [f"| `{kind}` | `{wrapper.architecture}` | {wrapper.text} |" for kind, wrapper in WRAPPERS.items()]
     return "\n".join(rows)
 
 
 def refused() -> str:
-    """The types that cannot be served, those with the same reason in one row."""
+    """The table of model types that cannot be served. Types with the same reason share a row."""
     types: dict[str, list[str]] = {}
     for kind, reason in REFUSED.items():
         types.setdefault(reason, []).append(f"`{kind}`")
@@ -42,11 +42,14 @@ def refused() -> str:
 
 
 TABLES: Mapping[str, Callable[[], str]] = {"families": families, "wrappers": wrappers, "refused": refused}
-"""The tables by the names of their marks in the page."""
+"""Functions that return the tables, by the name in the comments that mark their places in the page."""
 
 
 def page(text: str) -> str:
-    """The text of the page with current tables. Raises ValueError for a page without one of the marks."""
+    """Replace the tables in the text of the page.
+
+    Raises ValueError if a comment that marks a table's place is missing.
+    """
     for name, make in TABLES.items():
         begin, end = f"<!-- {name}: begin -->\n", f"\n<!-- {name}: end -->"
         before, mark, rest = text.partition(begin)

@@ -1,7 +1,7 @@
 """Write the part of `CONTRIBUTING.md` about directories and imports. Run: `make reference`.
 
-The contents of the directories come from the docstrings of the packages, and what they may import from the contracts in
-`pyproject.toml` ([tool.importlinter]), which `make check` holds.
+The description of a directory is the docstring of its package. Its allowed imports come from the contracts in
+`pyproject.toml` ([tool.importlinter]), which `make check` enforces.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def _is_in(module: str, packages: Iterable[str]) -> bool:
 
 
 def allowed(rules: Iterable[Contract], importer: str, imported: str) -> tuple[list[str], list[str]]:
-    """What a directory may import of another directory.
+    """The modules of the directory `imported` that the directory `importer` may import.
 
-    Returns the allowed modules, which are `imported` itself or some inside of it, and the exceptions inside of these.
+    Returns the allowed modules (`imported` itself, or modules inside it), and the forbidden modules inside these.
     """
     parts, exceptions = [imported], []
     for contract in rules:
@@ -92,7 +92,7 @@ def never_reached(rules: Iterable[Contract], roots: Iterable[str], importer: str
 
 
 def path_of(module: str) -> str:
-    """The path of a module or package, for the page."""
+    """The path of a module or package in Markdown, such as `server/cli.py` or `server/api/`."""
     path = module.replace(".", "/")
     return f"`{path}/`" if (ROOT / path).is_dir() else f"`{path}.py`"
 
@@ -136,7 +136,7 @@ def part() -> str:
 
 
 def _imports(rules: list[Contract], package: str, shared: list[str]) -> str:
-    """What a package may import, for the table."""
+    """The table cell with everything that a package may import."""
     found: list[str] = []
     exceptions: list[str] = []
     for root in contracts()[0]:
@@ -154,7 +154,7 @@ def _imports(rules: list[Contract], package: str, shared: list[str]) -> str:
 
 
 def page(text: str) -> str:
-    """The page with its generated part replaced. text: the page."""
+    """Replace the generated part in the text of the page."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     assert begin and end, f"{PAGE.name} has no place for the generated part"

@@ -6,7 +6,7 @@ import logging
 import sys
 from typing import Any
 
-from server.ipc.wire.messages import PreparingKernels, Progress
+from server.ipc.wire.worker_messages import PreparingKernels, Progress
 
 log = logging.getLogger("triptych")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 # torch reads this setting when it is imported. Several test processes share the cores, and a thread that spins while it
-# waits takes the time of the others: on two cores, tests/models/test_programs.py took 2.4 times as long.
+# waits slows down the others: on two cores, tests/models/test_programs.py took 2.4 times as long without this setting.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.rare_families import is_rare
 
-# Read when the Triton kernels are imported: without a device, they are interpreted.
+# Triton reads this setting when our kernels are imported. Without a device, it interprets them.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
@@ -30,7 +30,7 @@ settings.register_profile("triptych", deadline=None, suppress_health_check=[Heal
 settings.load_profile("triptych")
 
 
-# Each HTTP client reads the certificates of all authorities, which takes longer than a request: 24 ms.
+# Each HTTP client reads the certificates of all authorities. Without this cache, that takes 24 ms, more than a request.
 ssl.create_default_context = cache(ssl.create_default_context)
 
 
@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude the imported libraries and the collected tests from garbage collection, which would visit them often."""
+    """Exclude the imported libraries and the collected tests from garbage collection, to make it faster."""
     gc.collect()
     gc.freeze()
 

@@ -1,4 +1,4 @@
-"""Device of the models in tests: the CPU, or the device in the environment variable TRIPTYCH_TEST_DEVICE."""
+"""The device of models in tests: the CPU, or the one that the environment variable TRIPTYCH_TEST_DEVICE names."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The shell commands on the pages of the project, and the marks that say which of them are run.
+"""Find the shell commands on the project's pages, with the comments that say which tests run them.
 
-A block of the language `console` is run by the tests of its page. Any other shell block has a mark on the line before:
-`<!-- run by tests/FILE.py -->`, or `<!-- not run: REASON -->`. The page does not show these comments.
+A code block with the language `console` is run by the tests of its page. Any other shell block has a comment on the
+line before: `<!-- run by tests/FILE.py -->`, or `<!-- not run: REASON -->`. A rendered page does not show it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 SHELLS = ("console", "sh", "shell", "bash")
 GENERATED = frozenset({"docs/clients.md"})
-"""Pages whose blocks are copies of `examples/`, which the tests of clients run."""
+"""Pages whose code blocks are copies of files in `examples/`. Tests run these files instead."""
 _BLOCK = re.compile(r"^(?P<before>[^\n]*)\n```(?P<language>\w*)(?P<more>[^\n]*)\n(?P<code>.*?)^```$", re.M | re.S)
 _MARK = re.compile(r"<!-- (run by|not run:) (.+?) -->")
 _CODE = re.compile(r"`([^`\n]+)`")
@@ -21,7 +21,10 @@ _CODE = re.compile(r"`([^`\n]+)`")
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code. page: path from the root. mark, reason: of the comment before it, or empty."""
+    """A code block. page: path of the page from the root of the repository. line: line number of its first line.
+
+    mark, reason: `run by` and the file, or `not run` and the reason; empty without a comment.
+    """
 
     page: str
     line: int
@@ -32,7 +35,7 @@ class Block:
 
     @property
     def commands(self) -> list[str]:
-        """The commands, with continued lines joined and without comments. The lines of a here-document are left out."""
+        """The commands in the block. Continued lines are joined; comments and here-documents are left out."""
         found: list[str] = []
         end = None
         for line in self.code.replace("\\\n", " ").splitlines():
@@ -47,7 +50,7 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """All pages that people read. Decisions and reports have no commands to follow."""
+    """Paths of all pages with commands that a reader may run. Pages in subfolders of docs have none."""
     found = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md"), *(REPOSITORY / "deploy").rglob("*.md")]
     return sorted(page for page in found if page.name != "CHANGELOG.md")
 

@@ -1,4 +1,4 @@
-"""The grammar compiler of all tests of one session, so that its processes start once."""
+"""A grammar compiler that all tests of a session share, so that its processes start only once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from server.operations.grammar_compiler import GrammarCompiler
 
 
 class SharedCompiler(GrammarCompiler):
-    """A compiler that stays open when one of the runtimes that use it ends."""
+    """A compiler that is not closed when one of the runtimes that use it is closed."""
 
     def close(self) -> None:
         pass

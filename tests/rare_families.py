@@ -1,8 +1,8 @@
-"""Give the pytest mark `rare_family` to the tests of model families that few people use.
+"""Give the pytest mark `rare_family` to tests of model families that few people use.
 
-The tests of `tests/families` mark themselves.
+Tests in `tests/families` mark themselves.
 
-`make test` leaves tests with the mark `rare_family` out, `make test-families` runs only them, and CI runs all.
+`make test` leaves out tests with the mark `rare_family`, `make test-families` runs only these, and CI includes them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOMS = ("parity", "invariance", "engine", "models")
-"""Directories whose tests are marked."""
+"""Folders of `tests` in which tests of rare families get the mark."""
 RARE_FILES = frozenset(
     {
         "test_falcon_alibi",
@@ -24,7 +24,7 @@ RARE_FILES = frozenset(
         "test_sparse_encoders",
     }
 )
-"""Files of rare families and rare formats only."""
+"""Test files in which every test gets the mark, because all test rare families or rare formats."""
 RARE_IDS = re.compile(
     r"albert|apertus|arcee|bidirectional|bigbird|big_bird|big bird|biogpt|blenderbot|bloom|camembert|cohere|data2vec"
     r"|deepseek|electra|ernie|eurobert|exaone4|falcon|gemma\b|gemma3n|gemma4|glm|gpt[-_]bigcode|gpt[-_]oss"
@@ -35,14 +35,11 @@ RARE_IDS = re.compile(
     r"|afmoe|bamba|cwm|exaone|hy[-_]v3|internlm3|iquestcoder|jais2|jina_bert|jina_embeddings_v5|lara[-_]mini|llama_bidirec|mellum|minicpm3|modernvbert"
     r"|mvp|ultrabert|vaultgemma|voyage|youtu|olmo_hybrid"
 )
-"""Beginnings of the parameters of tests of rare families."""
+"""Matches the start of a test's parameter that names a rare family."""
 
 
 def is_rare(item: pytest.Item) -> bool:
-    """Whether a test checks a rare family.
-
-    Its file says so, or its first parameter, or its parameter `name` or `pair`.
-    """
+    """Whether a test checks a rare family, by its file, its first parameter, or its parameter `name` or `pair`."""
     if item.path.relative_to(Path(__file__).parent).parts[0] not in ROOMS:
         return False
     parameters = getattr(item, "callspec", None)
@@ -54,9 +51,9 @@ def is_rare(item: pytest.Item) -> bool:
 
 
 def in_turn(names: Iterable[str], values: Collection[str]) -> list[tuple[str, str]]:
-    """Pairs of a family's name and a value: all values for most families, one for each rare family, in turn.
+    """Pairs of a family's name and a value: a rare family gets only one value, the next in turn, others get all values.
 
-    For tests whose values, such as precisions or settings, are implemented by code that all families share.
+    For tests whose values, such as precisions or settings, do not depend on code of single families.
     """
     order = list(values)
     pairs = []

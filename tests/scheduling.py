@@ -1,4 +1,4 @@
-"""Mark tests that choose the scheduling policy of a thread, which not every system allows."""
+"""A mark for tests that change the scheduling policy of a thread. Where this is not allowed, they are skipped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def _is_allowed() -> bool:
-    """Whether this process has the usual policy, and may take the other one and come back."""
+    """Whether this process has the policy SCHED_OTHER, and may change to SCHED_BATCH and back."""
     if sys.platform != "linux" or os.sched_getscheduler(0) != os.SCHED_OTHER:
         return False
     try:

@@ -1,22 +1,22 @@
 """A tiny LLaMA checkpoint whose answers a test writes: text, reasoning and tool calls come out exactly as written.
 
-A user message names a script with a marker, `[[script:NAME]]`. A script is a list of steps. Step i is the answer after
-i answers of the assistant since the marker, so a tool loop ends. The last step is repeated.
+A user message names a script with a marker, `[[script:NAME]]`. A script is a list of answers (steps). The first answer
+after the marker is step 0, the next one step 1, and so on, so that a tool loop ends. The last step is repeated.
 
 How it works:
 
 - The chat template (`scripted_template.jinja`) finds the script and the step, and ends the prompt with one special
   token for it, the cue.
-- Cues, and the pieces of the answers, are tokens that occur once in all scripts. So the current token alone decides
-  which token is next. Only `<think>`, `</think>`, `<tool_call>` and `</tool_call>` occur often; after one of them, the
-  token before it decides.
+- Cues, and the pieces of the answers, are tokens that occur only once in all scripts. So the current token determines
+  the next one. Only `<think>`, `</think>`, `<tool_call>` and `</tool_call>` occur often; after one of them, the token
+  before it also matters.
 - The embedding of a cue or a piece contains a code of 1 and -1. Codes of different tokens are nearly orthogonal.
 - The only layer copies the code of the previous token: its attention scores have their peak at a distance of 1. Its
   feed-forward part is zero.
 - `lm_head` is the table of next tokens: the row of a token contains the codes of the tokens that come before it.
 
-The scripted token leads by a logit of at least 60, so sampling chooses it too. Where a grammar forbids it, small
-constants choose a token that ends the answer.
+The logit of the scripted token is at least 60 higher than any other, so sampling chooses it too. Where a grammar
+forbids it, small constants choose a token that ends the answer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 MAX_POSITIONS = 131_072
 DEFAULT = "default"
-"""Script of a conversation without a marker, and of a step that calls tools which the request does not offer."""
+"""The script for conversations without a marker, and for steps that call tools which the request does not offer."""
 
 _ROOT = Path(__file__).resolve().parents[1]
 _TEMPLATE = Path(__file__).with_name("scripted_template.jinja")
@@ -43,20 +43,20 @@ _TEMPLATE = Path(__file__).with_name("scripted_template.jinja")
 
 @dataclass(frozen=True)
 class ScriptedCall:
-    """A function call of a scripted answer."""
+    """A tool call of a scripted answer."""
 
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
-        """The call as Hermes and Qwen models write it, without the tokens around it."""
+        """The call as Hermes and Qwen models write it, without the markers around it."""
         return "\n" + json.dumps({"name": self.name, "arguments": self.arguments}, ensure_ascii=False) + "\n"
 
 
 @dataclass(frozen=True)
 class Step:
-    """One answer: reasoning, then content, then calls, each of which may be absent."""
+    """One answer: reasoning, then content, then tool calls. Each part may be missing."""
 
     content: str = ""
     reasoning: str = ""
@@ -81,13 +81,13 @@ GENERAL: Scripts = {
         Step("Oslo is cold and Rome is warm."),
     ],
 }
-"""Scripts for tests that bring their own tools, `get_weather(city)` and `get_time(zone)`."""
+"""Scripts for tests whose requests offer the tools `get_weather(city)` and `get_time(zone)`."""
 
 
 def write_scripted(directory: Path, scripts: Scripts = GENERAL) -> Path:
     """Write the checkpoint. scripts: the steps of each script by name; `DEFAULT` is added where it is missing.
 
-    Raises ValueError for an answer that cannot be cut into tokens that occur once.
+    Raises ValueError for an answer that cannot be divided into tokens that no other answer has.
     """
     scripts = {DEFAULT: GENERAL[DEFAULT], **scripts}
     parts = {name: [_parts(step) for step in steps] for name, steps in scripts.items()}
@@ -111,7 +111,7 @@ def write_scripted(directory: Path, scripts: Scripts = GENERAL) -> Path:
 
 
 def cue_of(name: str, scripts: Scripts = GENERAL) -> str:
-    """The cue of a script's first answer. A raw prompt, which no chat template renders, ends with it."""
+    """The cue of a script's first answer. Prompts that no chat template renders must end with it."""
     return _cues({DEFAULT: GENERAL[DEFAULT], **scripts})[_parts(scripts[name][0])]
 
 
@@ -128,7 +128,7 @@ _SPECIAL = ("<|endoftext|>", "<|im_start|>", _END)
 _MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 _OTHER_MARKERS = ("<tool_response>", "</tool_response>")
 _GAP, _CALL_GAP = "gap", "gap between calls"
-"""Parts that stand for white space of any length: before calls without content, and between calls."""
+"""Kinds of parts that stand for white space of any length: before calls without content, and between calls."""
 _PIECE_CHARACTERS = 4
 _CALL_GAPS = tuple("\n" * lines + " " * spaces for lines in (1, 2) for spaces in range(21))
 """White space that the server's grammar allows between calls."""
@@ -154,9 +154,9 @@ def _parts(step: Step) -> tuple[Part, ...]:
 
 
 class _Cutter:
-    """Cuts texts into tokens, each of which it returns only once.
+    """Divides texts into tokens, and never uses a token twice.
 
-    used: the tokens that it has returned.
+    used: the tokens used so far.
     """
 
     def __init__(self, vocabulary: set[str]) -> None:
@@ -174,7 +174,7 @@ class _Cutter:
                 yield self.gap(_GAPS if kind == _GAP else _CALL_GAPS)
 
     def gap(self, choices: Sequence[str] = _GAPS) -> str:
-        """White space that occurs in no other answer."""
+        """White space that is a token of no other answer."""
         free = next((choice for choice in choices if self._is_free(choice)), None)
         if free is None:
             raise ValueError("the scripts have too many calls: no white space is left that occurs once")
@@ -210,7 +210,7 @@ class _Cutter:
 class _Answer:
     """The tokens of an answer after its cue, and the transitions between them.
 
-    entry: the token that follows a prompt which has closed the reasoning itself.
+    entry: the first token after a prompt that already contains the end of the reasoning.
     """
 
     def __init__(self, cue: str, tokens: list[str], cutter: _Cutter) -> None:
@@ -221,7 +221,7 @@ class _Answer:
             place = tokens.index("</think>") + 1
             self.entry = tokens[place]
             if not self.entry.isspace():
-                # An empty line between reasoning and content, which a prompt that closes the reasoning contains itself.
+                # The empty line between reasoning and content. A prompt that ends the reasoning already contains it.
                 tokens[place] = cutter.use("\n\n" + self.entry)
                 self._extra.append(("", self.entry, [*tokens, _END][place + 1]))
         elif tokens[0] in _MARKERS:
@@ -255,7 +255,7 @@ def _trained_vocabulary() -> tuple[dict[str, int], list[Any]]:
 
 
 def _byte_level(text: str) -> str:
-    """A text in the characters by which a byte-level vocabulary writes bytes."""
+    """A text in the notation of byte-level vocabularies, with one printable character per byte."""
     splitter = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     return "".join(part for part, _ in splitter.pre_tokenize_str(text))
 
@@ -263,7 +263,10 @@ def _byte_level(text: str) -> str:
 def _write_tokenizer(
     directory: Path, vocabulary: Mapping[str, int], merges: list[Any], pieces: Sequence[str], cues: Sequence[str]
 ) -> dict[str, int]:
-    """Write the files of the tokenizer. Returns the ids of all tokens by text; pieces by their own text."""
+    """Write the files of the tokenizer.
+
+    Returns the id of every token, by the token's text, which is readable for pieces.
+    """
     words = dict(vocabulary)
     for piece in pieces:
         words[_byte_level(piece)] = len(words)
@@ -289,23 +292,23 @@ def _write_tokenizer(
 
 _CODE_SIZE, _KIND_SIZE = 128, 16
 _CURRENT, _PREVIOUS = slice(0, 128), slice(128, 256)
-"""Code of the current token, and of the previous one, which the layer writes."""
+"""Dimensions of the hidden state: code of the current token, and code of the previous one, which the layer adds."""
 _KIND, _ONES, _FILLER = slice(256, 272), slice(272, 288), 288
-"""Kind of the token; ones; and a number that gives tokens without a code the same norm."""
+"""Dimensions of the hidden state: kind of the token, ones, and a value that gives all tokens the same norm."""
 _HIDDEN_SIZE, _HEAD_DIM, _NUM_HEADS = 320, 64, 2
 _ROPE_THETA = 100.0
 _NUM_ROPE_PAIRS = 16
-"""Pairs of the fastest rotations, which the attention scores use."""
+"""Number of pairs of dimensions that attention scores use: those with the fastest rotary embeddings."""
 _MAX_SCORE = 1000.0
 _LOGIT = 256.0
-"""Logit of one code in `lm_head`, before the last norm."""
+"""Logit that `lm_head` gives for one matching code, before the final norm."""
 _BY_CURRENT = 1.6
-"""Weight of the code of the current token. The code before a marker weighs 1, so that a cue, which also says what
-follows `</think>`, does not repeat its first token."""
+"""Weight of the current token's code. The previous token's code has weight 1: a cue also points to the token after
+`</think>`, and with equal weights, this token could be repeated when it follows the cue directly."""
 _KINDS = ("ordinary", "piece", "cue", "calling", *_MARKERS, *(f"before {token}" for token in (*_MARKERS, _END)))
-"""A cue before content is `calling` if calls follow, and else `cue`."""
+"""Kinds of tokens. A cue before content is `calling` if tool calls follow, and `cue` otherwise."""
 _PREFERENCES = {_END: 24.0, '"': 20.0, "}": 16.0, "]": 12.0, ":": 9.0, "0": 6.0, "a": 3.0}
-"""Constant logits, which decide where a grammar forbids the scripted token."""
+"""Constant logits of some tokens, which matter only where a grammar forbids the scripted token."""
 
 
 def _hadamard(size: int) -> np.ndarray:
@@ -373,7 +376,7 @@ def _write_weights(directory: Path, ids: Mapping[str, int], answers: Sequence[_A
 
 
 def _layer(scale: float) -> dict[str, np.ndarray]:
-    """A layer that writes the code of the previous token. scale: factor of its input norm."""
+    """The weights of a layer that copies the code of the previous token. scale: the weight of its input norm."""
     pairs = np.arange(_NUM_ROPE_PAIRS)
     angles = _ROPE_THETA ** (-2.0 * pairs / _HEAD_DIM)
     size = (_MAX_SCORE * _HEAD_DIM**0.5 / _NUM_ROPE_PAIRS) ** 0.5 / scale

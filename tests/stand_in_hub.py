@@ -1,4 +1,4 @@
-"""A stand-in for the Hugging Face hub: a small HTTP server with its API, redirects, breaks and refusals."""
+"""A stand-in for the Hugging Face hub: a small HTTP server with its API, redirects, broken downloads and refusals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
 LARGE = (".safetensors", ".bin", ".gguf")
-"""Files that the hub keeps in a storage server of their own, with a SHA-256."""
+"""Endings of files that the hub keeps on a separate storage server, with a SHA-256."""
 TOKEN = "hf_right"
 
 
@@ -23,11 +23,12 @@ def commit_of(repository: str, revision: str) -> str:
 
 @dataclass
 class StandInHub:
-    """repositories: files by name, by `org/name` and revision. A hub id in `gated` needs a token with access.
+    """The repositories of the hub, its planned failures, and the requests that it got.
 
-    breaks: number of bytes after which a request for the file ends, one entry for each request that does.
-    damaged: files that arrive with another first byte, one entry for each time.
-    requests: method, path and token of each request. ranges: where requests for the bytes of a file began.
+    repositories: the files by name, by repository (`org/name`) and revision. gated: repositories that need a token.
+    breaks: by file, the number of bytes after which its next downloads break off, one entry per download.
+    damaged: by file, how many of its next downloads have a wrong first byte.
+    requests: method, path and token of each request. ranges: first byte of each request for a part of a file.
     """
 
     url: str = ""
@@ -42,12 +43,12 @@ class StandInHub:
     holds: bool = False
 
     def add(self, repository: str, revision: str = "main", **files: bytes) -> None:
-        """Add a revision. Names of files have `__` for a dot, because they are keywords."""
+        """Add a revision. In the names of files, which are Python keywords here, `__` stands for a dot."""
         named = {name.replace("__", "."): data for name, data in files.items()}
         self.repositories.setdefault(repository, {})[revision] = named
 
     def fetched(self) -> set[str]:
-        """Names of the files whose bytes were asked for."""
+        """Names of the files that were downloaded, at least in part."""
         return {name for name, _ in self.ranges}
 
 
@@ -70,7 +71,7 @@ def _handler(hub: StandInHub) -> type[BaseHTTPRequestHandler]:
         do_HEAD = do_GET
 
         def files(self, repository: str, revision: str) -> tuple[str, dict[str, bytes]] | None:
-            """The name and files of a revision, or None after a refusal."""
+            """The commit and the files of a revision. None: an error response was sent instead."""
             allowed = self.headers.get("authorization") == f"Bearer {TOKEN}"
             revisions = hub.repositories.get(repository)
             if revisions is None or (repository in hub.private and not allowed):
@@ -119,7 +120,7 @@ def _handler(hub: StandInHub) -> type[BaseHTTPRequestHandler]:
             data = found[1][name]
             headers = {"x-repo-commit": commit_of(repository, found[0])}
             if name.endswith(LARGE):
-                # The storage server has another name, so that it must not get the token.
+                # The storage server is another host, which must not get the token.
                 port = self.server.server_address[1]
                 headers |= {
                     "location": f"http://localhost:{port}/storage/{repository}/{found[0]}/{name}",
@@ -172,7 +173,7 @@ def _handler(hub: StandInHub) -> type[BaseHTTPRequestHandler]:
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, *request: object) -> None:
-        """Say nothing of clients that have gone."""
+        """Print nothing about clients that have disconnected."""
 
 
 def _git_hash(data: bytes) -> str:
@@ -181,7 +182,7 @@ def _git_hash(data: bytes) -> str:
 
 @contextmanager
 def stand_in_hub() -> Iterator[StandInHub]:
-    """Serve on a free port inside the block."""
+    """Run the server on a free port until the end of the block."""
     hub = StandInHub()
     server = _Server(("127.0.0.1", 0), _handler(hub))
     server.daemon_threads = True

@@ -1,4 +1,4 @@
-"""docs/adding-a-field.md names every place of the field `min_p`, and of the processor `no_repeat_ngram_size`."""
+"""docs/adding-a-field.md names every place in the code that mentions `min_p` or `no_repeat_ngram_size`."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ PAGE = (ROOT / "docs" / "adding-a-field.md").read_text()
 ROWS = re.findall(r"^\| (?:(\d+) \| )?`([\w/.-]+)`: .* \| `(.*?)` \|$", PAGE, re.MULTILINE)
 PLACES = [(path, snippet.replace("\\|", "|")) for _, path, snippet in ROWS]
 USER = "server/operations/translating/loops.py"
-"""Sets the field of the processor for a second attempt. Another processor needs no place there."""
+"""A file that sets `no_repeat_ngram_size` for a second attempt. A new logits processor needs no line there."""
 FILTER = {path for number, path, _ in ROWS if number}
 
 
 def sources() -> list[Path]:
-    """The source files of the product, without compiled and copied ones."""
+    """The source files of the product, without those that are compiled or copied from other projects."""
     found = [path for room in ("models", "server", "weights") for path in (ROOT / room).rglob("*")]
     return [path for path in found if path.suffix in (".py", ".h", ".cpp", ".js") and "swagger-ui" not in path.parts]
 
 
 def mentions(pattern: str) -> set[str]:
-    """Paths of the source files that contain a pattern."""
+    """Paths of the source files that a regular expression matches somewhere."""
     return {path.relative_to(ROOT).as_posix() for path in sources() if re.search(pattern, path.read_text())}
 
 
@@ -43,7 +43,7 @@ def test_the_filter_has_no_other_places():
 
 
 def test_a_file_has_as_many_places_as_the_page_says():
-    """Two places of one file are two lines of the page. In the backends, a filter has local names and comments, too."""
+    """A file with two places is named on two lines of the page. Backends are left out: they have more mentions."""
     on_page = Counter(path for number, path, _ in ROWS if number and not path.startswith(("docs/", "models/backends/")))
     in_code = {path: len(re.findall(r"^.*\bmin_p\b", (ROOT / path).read_text(), re.MULTILINE)) for path in on_page}
     assert in_code == on_page

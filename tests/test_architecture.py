@@ -1,4 +1,4 @@
-"""docs/architecture.md names files that exist and what is in them, and so do the paths on the other pages."""
+"""Files, classes and functions that docs/architecture.md names exist, and so do paths on other pages."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ PATH = re.compile(r"(?<![\w/.-])(?:models|weights|server|tests|benchmarks|deploy
 
 
 def section(title: str) -> str:
-    """The part of the page below a heading."""
+    """The text of docs/architecture.md below a heading, up to the next one."""
     return PAGE.split(f"## {title}\n")[1].split("\n## ")[0]
 
 
 def steps(title: str) -> list[list[tuple[str, str]]]:
-    """For each step of a table, the files that do it, each with a class, function or method."""
+    """Per row (step) of the table below a heading: the files that do it, each with a class, function or method."""
     rows = re.findall(r"^\| (\d+) \| .* \| (.*) \|$", section(title), re.MULTILINE)
     assert [int(number) for number, _ in rows] == list(range(1, len(rows) + 1))
     return [re.findall(r"`([\w/]+\.py)`: `([\w.]+)`", cell) for _, cell in rows]
 
 
 def is_defined(path: str, name: str) -> bool:
-    """Whether a file defines a class, function or method. name: with the class for a method."""
+    """Whether a file defines a class, function or method. name: such as `Class`, `function` or `Class.method`."""
     body: list[ast.stmt] = ast.parse((ROOT / path).read_bytes()).body
     for part in name.split("."):
         found = [node for node in body if getattr(node, "name", None) == part]

@@ -37,7 +37,7 @@ from benchmarks.plan import Contest
 from benchmarks.process import ContestantProcess
 from benchmarks.summary import Summary
 from server.client.bench import chart
-from server.engine.process.loading import load
+from server.engine.loading.load import load
 from server.ipc.wire.descriptions import ModelSpec
 from server.text.tokenizers.load import load_tokenizer
 from tests.e2e.conftest import serving
@@ -45,7 +45,7 @@ from tests.e2e.conftest import serving
 
 @pytest.fixture(scope="module", autouse=True)
 def small_measurements_of_the_machine() -> Iterator[None]:
-    """The tests compare no rate with the limits of the machine, whose measurement takes seconds."""
+    """Shorten the measurement of the machine's speed, which takes seconds. No test needs its result."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(machine, "READ_BYTES", 1 << 20)
         patch.setattr(machine, "PRODUCT_SIZE", 64)
@@ -80,13 +80,13 @@ def test_every_token_is_timed(tiny_run: Path) -> None:
         assert outcome["tokens"] == outcome["units"]
         assert 0 <= outcome["gaps_p50"] <= outcome["gaps_p99"] < outcome["seconds"]
     assert in_process["gaps_p99"] > 0, "a step takes time"
-    # A busy server puts several tokens into one event. test_http_client.py checks that no event is missed.
+    # A busy server may send several tokens in one event. test_http_client.py checks that no event is missed.
     assert workloads.TINY.mixed <= http["extra"]["events"] <= http["units"]
     assert http["extra"]["http_cpu_seconds"] > 0
 
 
 def test_tokens_of_one_event_have_gaps_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under load, all tokens of a short answer may come in one event."""
+    """Under load, all tokens of a short answer may come in one event. Even then, gaps between tokens are measured."""
     body = b'event: done\ndata: {"usage":{"completion_tokens":4}}\n\n'
     answers = [Response(0.0, 1.0, [0.5], body), Response(0.0, 1.0, [0.5, 0.7], body)]
     monkeypatch.setattr(http_server, "send_all", lambda port, calls, in_flight: (answers, 1.0))
@@ -113,7 +113,7 @@ def test_page_lists_goals_and_missing_contestants(tiny_run: Path) -> None:
 
 
 def test_contestant_with_too_few_tokens_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A peer that stops early would seem fast."""
+    """A contestant that generates fewer tokens than asked for would seem fast, so it is reported."""
     checkpoints.make("llama-tiny", tmp_path)
     receive = ContestantProcess.receive
 
@@ -162,7 +162,7 @@ def test_interrupted_run_keeps_its_results(tmp_path: Path) -> None:
 
 
 def test_workloads_share_the_time_of_a_contest() -> None:
-    """B takes five times as long as A. Both have a first round; then A has the next four rounds."""
+    """Workload B takes five times as long as A. Both have a first round; then A has the next four rounds."""
     seconds, turns, order, left = {"B": 5.0, "A": 1.0}, {"B": Turns(), "A": Turns(), "start": Turns()}, [], 13.0
     while (name := next_workload(turns, 5, left)) is not None:
         order.append(name)
@@ -209,7 +209,7 @@ def test_the_largest_vocabulary_has_a_goal_for_its_start(tmp_path: Path) -> None
 @pytest.mark.parametrize(("count", "first", "last"), [(1, 1, 1), (4, 1, 4), (5, 1, 5), (8, 2, 7), (12, 3, 10)])
 def test_the_interval_of_pairs_contains_the_median_with_90_percent(count: int, first: int, last: int) -> None:
     assert pairs.interval([float(i) for i in range(count, 0, -1)]) == (first, last)
-    # The chance that the median lies outside is that of fewer than `first` heads in `count` throws of a coin, twice.
+    # The median is outside the interval with twice the probability of fewer than `first` heads in `count` coin flips.
     outside = 2 * sum(math.comb(count, heads) for heads in range(first)) / 2**count
     assert count < 5 or outside <= 0.1
 
@@ -240,7 +240,7 @@ def test_llama_cpp_without_a_source_tree_is_reported(tmp_path: Path, precision: 
 
 
 def test_llama_cpp_runs_with_both_of_its_formats_of_4_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each format has a file of its own, made from the file in bfloat16."""
+    """Each format has a separate GGUF file, which is quantised from the file in bfloat16."""
     program = tmp_path / "llama-quantize"
     program.write_text('#!/bin/sh\necho "$3" > "$2"\n')
     program.chmod(0o755)
@@ -258,7 +258,7 @@ def test_llama_cpp_runs_with_both_of_its_formats_of_4_bits(tmp_path: Path, monke
 
 
 def test_openvino_converts_a_model_to_the_format_of_int4(tmp_path: Path) -> None:
-    """The command asks for symmetric 4-bit weights in groups of 128 inputs or less, except for token table and head."""
+    """The command asks for symmetric 4-bit weights in groups of at most 128 inputs, except for embeddings and head."""
     tool = tmp_path / "optimum-cli"
     tool.write_text('#!/bin/sh\nfor last; do :; done\nmkdir "$last"\necho "$@" > "$last/openvino_model.xml"\n')
     tool.chmod(0o755)
@@ -292,100 +292,6 @@ def test_large_models_are_compared_with_llama_cpp() -> None:
     }
 
 
-def _summary(path: Path, rates: dict[str, float]) -> Summary:
-    """Write results of workload B of llama-135m in float32 to `path`, and read them. rates: rate of each contestant."""
-    key = {"shape": "llama-135m", "precision": "float32", "workload": "B"}
-    entries = [
-        {**key, "contestant": name, "runs": [{"units": rate, "seconds": 1.0, "extra": {}}]}
-        for name, rate in rates.items()
-    ]
-    content = {"about": {"read_bytes_per_second": 1.0}, "entries": entries, "loads": [], "sections": {}}
-    path.write_text(json.dumps(content))
-    return Summary(path)
-
-
-def test_goal_compares_with_the_best_peer(tmp_path: Path) -> None:
-    rates = {"http": 260.0, "ours": 900.0, "transformers": 100.0, "openvino-genai": 200.0}
-    made = _summary(tmp_path / "results.json", rates)
-    (line,) = [line for line in goals.lines(made) if line.quantity == "B, llama-135m, float32"]
-    assert (
-        line.verdict == "reached"
-        and line.ratio == pytest.approx(260 / 200 / 1.25)
-        and "openvino-genai" in line.measured
-    )
-    slower = _summary(tmp_path / "results.json", rates | {"http": 240.0})
-    (line,) = [line for line in goals.lines(slower) if line.quantity == "B, llama-135m, float32"]
-    assert line.verdict == "missed"
-    alone = _summary(tmp_path / "results.json", {"http": 240.0})
-    (line,) = [line for line in goals.lines(alone) if line.quantity == "B, llama-135m, float32"]
-    assert line.verdict == "not measured" and "no peer was measured" in line.measured
-
-
-def test_goal_of_a_large_model_compares_with_llama_cpp_alone(tmp_path: Path) -> None:
-    rates = {"http": 220.0, "openvino-genai": 300.0, "llama.cpp": 100.0, "llama.cpp-k": 200.0}
-    made = _summary(tmp_path / "results.json", rates)
-    for entry in made.entries:
-        entry |= {"shape": "llama-1b", "precision": "int4", "workload": "A"}
-    (line,) = [line for line in goals.lines(made) if line.quantity == "A, llama-1b, int4"]
-    assert line.ratio == pytest.approx(1.0) and "llama.cpp-k 200" in line.measured
-
-
-def test_goals_that_the_processor_limits(tmp_path: Path) -> None:
-    """The floor is the least time that the processor needs for the matrix products.
-
-    Encoders are compared with it, and workload B in bfloat16 with llama.cpp or with the floor.
-    """
-    made = _summary(tmp_path / "results.json", {"http": 150.0, "llama.cpp": 100.0})
-    for entry in made.entries:
-        entry |= {"shape": "llama-1b", "precision": "bfloat16"}
-    profiled = {"seconds": 10.0, "products": [8.5, 8.0], "head": [1.0, 1.0]}
-    made.sections["profile"] = [
-        {"shape": "llama-1b", "precision": "bfloat16", "workload": "B", "attention": [0.2, None], **profiled},
-        {"shape": "bert-base", "precision": "float32", "workload": "F", "attention": [1.5, 1.0], **profiled},
-    ]
-    lines = {line.quantity: line for line in goals.lines(made)}
-    assert lines["B, llama-1b, bfloat16"].ratio == pytest.approx(0.9 / 0.88)
-    assert lines["B, llama-1b, bfloat16"].measured == "150 /s; llama.cpp 100: 1.50 ×; 90% of the floor"
-    encoder = lines["F, bert-base, float32, in process"]
-    assert encoder.verdict == "missed" and encoder.ratio == pytest.approx(0.9 / 0.92)
-    assert encoder.measured == "90%; at most 90% with attention at peak"
-    assert lines["B, llama-1b, int4 over int8"].verdict == "not measured"
-    del made.sections["profile"]
-    lines = {line.quantity: line for line in goals.lines(made)}
-    assert lines["B, llama-1b, bfloat16"].ratio == pytest.approx(0.75)
-
-
-def test_int4_must_not_be_slower_than_int8_with_16_streams(tmp_path: Path) -> None:
-    made = _summary(tmp_path / "results.json", {"http": 90.0, "ours": 1.0})
-    for entry, precision, rate in zip(made.entries, ("int4", "int8"), (90.0, 100.0), strict=True):
-        run = {"units": rate, "seconds": 1.0, "extra": {}}
-        entry |= {"shape": "llama-1b", "precision": precision, "contestant": "http", "runs": [run]}
-    (line,) = [line for line in goals.lines(made) if line.quantity == "B, llama-1b, int4 over int8"]
-    assert line.verdict == "missed" and line.ratio == pytest.approx(0.9)
-
-
-def test_ratio_compares_the_same_rounds(tmp_path: Path) -> None:
-    """A machine that becomes slower from round to round affects both rates."""
-    made = _summary(tmp_path / "results.json", {"http": 1.0, "openvino-genai": 1.0})
-    for entry, rates in zip(made.entries, ((100, 60, 30), (50, 30, 10)), strict=True):
-        entry["runs"] = [{"units": rate, "seconds": 1.0, "extra": {}} for rate in rates]
-    http, peer = (("llama-135m", "float32", "B", name) for name in ("http", "openvino-genai"))
-    assert made.ratio(http, peer) == 2 and made.ratio(peer, http) == 0.5 and made.rounds() == (3, 3)
-    made.entries[1]["runs"].pop()
-    assert made.ratio(http, peer) == 2 and made.rounds() == (3, 3), "rounds of a peer do not count"
-    assert made.ratio(http, ("llama-135m", "float32", "A", "http")) is None
-
-
-def test_bandwidth_share_uses_the_bandwidth_around_each_run(tmp_path: Path) -> None:
-    key = {"shape": "gpt2-124m", "precision": "int8", "contestant": "ours"}
-    runs = [{"units": 1, "seconds": 1, "gaps_p50": 0.5, "read_bytes_per_second": speed} for speed in (200, 400, 800)]
-    content = {"about": {}, "entries": [{**key, "workload": "A", "runs": runs}], "sections": {}}
-    content["loads"] = [{**key, "weight_bytes": 120}]
-    (tmp_path / "results.json").write_text(json.dumps(content))
-    share = Summary(tmp_path / "results.json").bandwidth_share("gpt2-124m", "int8")
-    assert share == pytest.approx(120 / 0.5 / 400)
-
-
 def test_deviation_of_a_line_and_a_curve() -> None:
     contexts = [64, 128, 256, 512, 1024]
     assert deviation(contexts, [1 + 0.01 * x for x in contexts]) < 1e-6
@@ -398,7 +304,7 @@ def test_chart_draws_every_series() -> None:
 
 
 def test_attention_of_encoders_in_operations() -> None:
-    """Every token of a text attends to all its tokens: two products of the width of the model, in each layer."""
+    """In each layer, every token attends to all tokens of its text, with two products as long as the hidden size."""
     layers, width = 2, 32
     work = workloads.Job("embed", [[1, 2, 3], [4, 5]])
     assert profile.attention_operations("minilm-tiny", work) == layers * 2 * 2 * (3 * 3 + 2 * 2) * width
@@ -425,7 +331,7 @@ def test_drafts_are_measured_on_texts_that_repeat_and_on_others(tmp_path: Path) 
 
 
 def test_workloads_share_no_prompt() -> None:
-    """A prompt that begins as an earlier one would be in the prefix cache."""
+    """No prompt begins like one of another workload, because the prefix cache would make it faster."""
     names = ("A", "B", "streams-4", "B-mixed", "C-512", "C")
     first = [prompt[0] for name in names for prompt in workloads.job(name, "llama-1b", seed=1).inputs[:1]]
     assert len(set(first)) == len(first)
@@ -469,20 +375,6 @@ def test_the_distance_stands_beside_each_setting() -> None:
     }
     for row, text in rows.items():
         assert setting_quality.distance_of(*row, found) == text
-
-
-def test_goals_of_quantized_settings_count_the_faster_format(tmp_path: Path) -> None:
-    rates = {("int4", "ours"): 110.0, ("int4", "llama-library"): 90.0, ("int4", "llama-library-k"): 100.0}
-    entries = [
-        {"shape": "llama-1b", "precision": precision, "workload": "A", "contestant": name,
-         "runs": [{"units": rate, "seconds": 1.0, "extra": {}}]}
-        for (precision, name), rate in rates.items()
-    ]  # fmt: skip
-    path = tmp_path / "results.json"
-    path.write_text(json.dumps({"about": {}, "entries": entries, "loads": [], "sections": {}}))
-    lines = {line.quantity: line for line in goals.lines(Summary(path))}
-    assert len(lines) == 12 and lines["B, llama-1b, int4"].verdict == "not measured"
-    assert lines["A, llama-1b, int4"].ratio == pytest.approx(1.0), "1.1 times Q4_K_M, which is faster than Q4_0"
 
 
 def test_the_page_says_which_settings_were_measured() -> None:

@@ -1,4 +1,7 @@
-"""The clock of the wall may jump: only what is shown to people, or stored, reads it. Deadlines use `time.monotonic`."""
+"""Only times that are shown to people or stored come from the system clock, because it may jump.
+
+Deadlines and durations use `time.monotonic`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ SHOWN = {
 
 
 def names(tree: ast.AST) -> set[str]:
-    """Dotted names of attributes, such as `time.time`."""
+    """The dotted names in a syntax tree, such as `time.time`."""
     return {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
 
 

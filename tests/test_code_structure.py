@@ -1,4 +1,4 @@
-"""No module imports itself through others, and no two classes of the product share a name."""
+"""Modules of the product do not import each other in a cycle, and no two classes have the same name."""
 
 from __future__ import annotations
 

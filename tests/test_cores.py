@@ -1,4 +1,4 @@
-"""Number of usable cores, how several workers divide them, and processes with lower priority."""
+"""The number of usable cores, the division of cores among workers, and processes with lower priority."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_usable_cores(tmp_path, monkeypatch, files, cores):
 
 
 def test_the_quota_of_a_service_counts(tmp_path, monkeypatch):
-    """`CPUQuota=` of systemd limits a group below the root; the smallest quota on the way counts."""
+    """systemd's `CPUQuota=` limits the control group of a service. The smallest quota from there to the root counts."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
     group, membership = tmp_path / "system.slice" / "triptych.service", tmp_path / "membership"
     group.mkdir(parents=True)
@@ -56,7 +56,7 @@ def test_the_quota_of_a_service_counts(tmp_path, monkeypatch):
 
 
 def describe(root, cores):
-    """Write the files in which Linux describes processors. cores: (package, hardware threads) of each core."""
+    """Write the files in which Linux describes processors. cores: (package, hardware thread indices) of each core."""
     for package, numbers in cores:
         for number in numbers:
             topology = root / f"cpu{number}" / "topology"
@@ -67,7 +67,7 @@ def describe(root, cores):
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """Function that divides the processors of a described machine: `machine(cores, workers, threads, quota)`."""
+    """A function that divides the cores of a simulated machine: `machine(cores, workers, threads, quota)`."""
 
     def divide(cores, workers, threads=0, quota="max 100000"):
         describe(tmp_path / "processors", cores)
@@ -80,7 +80,7 @@ def machine(tmp_path, monkeypatch):
 
 
 SMT = [(0, (0, 4)), (0, (1, 5)), (1, (2, 6)), (1, (3, 7))]
-"""Two packages of two cores with two hardware threads each, numbered as Linux does."""
+"""Two packages of two cores with two hardware threads each, with the indices that Linux gives them."""
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_process_gives_way_as_far_as_the_system_allows():
 
 @needs_scheduling_policies
 def test_steps_are_not_interrupted_for_a_while():
-    """A process that is started meanwhile inherits the policy and undoes it."""
+    """A process that starts during a step inherits its scheduling policy, and `interrupt_others` undoes it there."""
     code = "import os; from server.system.cores import interrupt_others; {}; print(os.sched_getscheduler(0))"
 
     def policy_of_child(first: str) -> int:

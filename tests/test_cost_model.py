@@ -1,4 +1,4 @@
-"""The cost model of threads finds the times that it describes exactly, and the best number of threads."""
+"""The cost model of threads fits times that follow its formula exactly, and finds the best number of threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MEETING = 3e-6
 
 
 def timing(threads: int, work: float = 0.2, operations: int = 1_000) -> Timing:
-    """The time of work that is divided without loss, and of threads that meet after each operation."""
+    """A measurement of work that is divided evenly, by threads that wait for each other after each operation."""
     meetings = operations * MEETING * threads / 2 if threads > 1 else 0.0
     return Timing(work / threads + meetings, 0.8 * work / threads, operations, 128)
 

@@ -1,4 +1,4 @@
-"""The index of the decisions is current, and each superseded page says by which newer page."""
+"""The index of the decision pages is current, and each superseded page names the page that replaces it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_superseded_page_links_newer_pages_that_exist():
 
 
 def test_every_status_is_read():
-    """A status with a spelling or a place that the index does not read would be missing in it."""
+    """The index finds the status of every page that says it is superseded, wherever the page says it."""
     for decision in LISTED:
         text = (decisions_index.DECISIONS / decision.name).read_text()
         assert len(re.findall(r"^\W*superseded", text, re.MULTILINE | re.IGNORECASE)) == bool(decision.status), (

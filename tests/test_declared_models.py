@@ -1,4 +1,4 @@
-"""Models of `--models-dir`: which settings they have, and when the directory is read."""
+"""Models in the directory `--models-dir`: their settings, and when the server reads the directory."""
 
 from __future__ import annotations
 

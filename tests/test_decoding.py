@@ -82,7 +82,7 @@ TESTED = {
     "metadata": "wire",
     "store": "wire",
 }
-"""Places of `TESTS` that test a field."""
+"""For each field, the keys of `TESTS` under which test files for it are listed."""
 
 
 def names(cell: str) -> list[str]:
@@ -109,7 +109,7 @@ def test_the_test_files_of_a_field_contain_it(field: str) -> None:
 
 
 def test_each_list_of_sampling_fields_on_the_page_is_complete():
-    """In the row of `do_sample`, in the order of the filters, and where the defaults of the dialects are looked up."""
+    """These lists are in the row of `do_sample`, in the order of filters, and in the text on defaults of dialects."""
     samplers = list(SAMPLER_NEUTRAL)
     (cell,) = (row[2] for row in ROWS if names(row[0]) == ["do_sample"])
     (order,) = re.findall(r"^5\. in sampled rows: (.*)$", PAGE, re.MULTILINE)

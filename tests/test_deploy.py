@@ -1,4 +1,4 @@
-"""The files for deployment use only existing names: metrics on the dashboard, settings in the images."""
+"""Dashboards, container images and compose files name only metrics, settings and files that exist."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_every_configuration_file_is_yaml_or_json() -> None:
 
 
 def test_images_can_write_models_and_compose_passes_the_hub_token_on() -> None:
-    """The image's user owns `/models`, where checkpoints of the hub are kept."""
+    """The image's user owns `/models`, where downloaded checkpoints are stored."""
     image = (REPOSITORY / "Dockerfile").read_text()
     assert re.search(r"install -d -o (\d+) -g \1 /models\n.*?USER \1\n", image, re.DOTALL)
     service = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())["services"]["triptych"]
@@ -94,7 +94,7 @@ def test_images_can_write_models_and_compose_passes_the_hub_token_on() -> None:
 
 
 def test_the_cuda_image_compiles_kernels_and_keeps_them_in_the_volume() -> None:
-    """Triton compiles a launcher in C for each kernel; the home directory is read-only in compose and Kubernetes."""
+    """Triton needs a C compiler to start a kernel, and a cache outside the home directory, which is read-only there."""
     stage = (REPOSITORY / "Dockerfile").read_text().split("FROM runtime AS cuda\n")[1].split("\nFROM ")[0]
     assert re.search(r"apt-get install .*\bgcc\b.*\blibc6-dev\b", stage)
     assert re.search(r"CC=gcc\b", stage) and re.search(r"TRITON_CACHE_DIR=/models/", stage)
@@ -113,7 +113,7 @@ def test_compose_for_gpus_changes_only_the_server() -> None:
 
 @pytest.fixture(scope="module")
 def compose() -> list[str]:
-    """The command of compose: the plugin of docker, or the program."""
+    """The command that runs Docker Compose: the program `docker-compose`, or else the plugin `docker compose`."""
     if shutil.which("docker-compose") is not None:
         return ["docker-compose"]
     if (
@@ -126,7 +126,7 @@ def compose() -> list[str]:
 
 @pytest.mark.parametrize("gpus", [None, "2"])
 def test_compose_reads_its_files_and_reserves_gpus(compose: list[str], gpus: str | None) -> None:
-    """The merged files, as compose itself reads them."""
+    """Docker Compose itself merges the two files."""
     files = ["-f", "docker-compose.yml", "-f", "deploy/compose/gpu.yml"]
     environment = {**os.environ} | ({} if gpus is None else {"GPUS": gpus})
     ended = subprocess.run(
@@ -148,7 +148,7 @@ def test_compose_reads_its_files_and_reserves_gpus(compose: list[str], gpus: str
 
 
 def test_the_image_gets_every_file_that_it_copies() -> None:
-    """`.dockerignore` leaves out each file that it does not name, and a COPY of such a file fails."""
+    """`.dockerignore` excludes each file that it does not name, and a COPY of such a file would fail."""
     rules = (REPOSITORY / ".dockerignore").read_text().splitlines()
     kept = {rule[1:] for rule in rules if rule.startswith("!")}
     copies = re.findall(r"^COPY (?!--from)(.*) \S+$", (REPOSITORY / "Dockerfile").read_text(), re.MULTILINE)

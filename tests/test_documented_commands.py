@@ -1,4 +1,4 @@
-"""Each command of each page is run by a test, or says why not. Each names commands, flags and files that exist."""
+"""Every command in the documentation is run by a test, or states why not. Its commands, flags and files exist."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ URL = "http://127.0.0.1:8000"
 ENDS_OF_COMMANDS = {"|", "&&", ";", "||"}
 REDIRECTIONS = {">", "<", ">>"}
 TESTS_OF_CONSOLE = {"docs/command-line.md": ("triptych", "printf", "cat"), "": ("curl",)}
-"""Programs of `console` blocks: test_command_line_page.py runs those of its page, test_jobs.py curl on all others."""
+"""By page, the programs in `console` blocks that other tests run; the empty name stands for all other pages.
+
+test_command_line_page.py runs docs/command-line.md, and test_jobs.py runs `curl` on the others."""
 
 
 def test_every_command_is_run_or_says_why_not() -> None:
@@ -55,7 +57,7 @@ def test_there_are_commands() -> None:
 
 
 def words(command: str) -> list[list[str]]:
-    """The programs of a line, with their arguments; variables before a program are left out."""
+    """The programs that a line runs, with their arguments. Variable assignments before a program are left out."""
     lexer = shlex.shlex(command, posix=True, punctuation_chars="|&;<>")
     lexer.whitespace_split = True
     found: list[list[str]] = [[]]
@@ -90,7 +92,7 @@ def test_flags_and_settings_are_accepted(place: str, arguments: list[str]) -> No
 
 
 def test_commands_in_sentences_exist() -> None:
-    """`triptych check ID` in a sentence: the command exists, and so do its flags."""
+    """Commands within sentences, such as `triptych check ID`, exist with their flags."""
     found = [(page, code.split()) for page, code in inline_commands() if code.startswith("triptych ")]
     assert len(found) > 40
     wrong = []

@@ -1,4 +1,4 @@
-"""Files of the user with the names of our packages: the module `triptych` starts anyway, or one line names the file."""
+"""A user's file may have the name of one of our packages. `triptych` starts anyway, or one line names the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Full garbage collections run between requests, and in time."""
+"""Full garbage collections run between requests, and not too late."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from server.system.garbage import collect_if_due, collect_when_cheap
 
 
 class _Cycle:
-    """An object that only the collector frees."""
+    """An object that only the garbage collector can free."""
 
     freed = 0
 
@@ -26,7 +26,7 @@ class _Cycle:
 
 @pytest.fixture(autouse=True)
 def _alone() -> Iterator[None]:
-    """No other collection runs in the test, and the objects of the test process are not counted."""
+    """Prevent other garbage collections during the test, and exclude objects that already exist."""
     thresholds = gc.get_threshold()
     gc.collect()
     gc.freeze()
@@ -37,7 +37,7 @@ def _alone() -> Iterator[None]:
 
 
 def _old_cycle(rounds: int) -> None:
-    """A cycle that has survived this many collections of the younger generations."""
+    """Make a cycle of references that has survived `rounds` collections of the younger generations."""
     cycle = _Cycle()
     for _ in range(rounds):
         gc.collect(1)

@@ -1,4 +1,4 @@
-"""The benchmark of a GPU runs on a CPU with tiny models, goes on where it was cut, and counts bytes exactly."""
+"""The GPU benchmark runs on a CPU with tiny models, continues after an interruption, and counts bytes exactly."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ CPU = torch.device("cpu")
 
 
 SAME_CODE = {"engine-8b", "peers-8b", "prefill-1b", "decode-1b", "kernels-8b"}
-"""Stages that differ from another one only in a shape which a further stage has too."""
+"""Stages that run the code of one tested stage with the sizes of another one, so these are not run."""
 
 
 class InProcess(ours.Entry):
-    """Takes the place of the server, which tests/test_benchmarks.py starts."""
+    """Runs the engine in this process instead of a server. tests/test_benchmarks.py starts a real server."""
 
     def __init__(self, device: Any, kv_bytes: int = ours.KV_BYTES, flags: Any = ()) -> None:
         super().__init__(device, kv_bytes)
 
 
 def run(out: Path, *arguments: str) -> dict[str, dict[str, Any]]:
-    """Run the benchmark. Returns the entries by the names of their rows."""
+    """Run the benchmark. Returns the results by the names of their table rows."""
     gpu.main(["--device", "cpu", "--tiny", "--out", str(out), *arguments])
     (found,) = json.loads((out / "gpu.json").read_text()).values()
     return found["rows"]
@@ -87,7 +87,7 @@ def test_all_stages_run_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Function that makes a stage with these rows, by name, the only one: `stage(row_seconds, first=function, ...)`."""
+    """A function that replaces all stages by one with the given rows: `stage(row_seconds, row=function, ...)`."""
 
     def only(row_seconds: float, **measures: Callable[[], Result]) -> None:
         def rows(setup: Setup, limits: Limits) -> Iterator[Row]:
@@ -285,7 +285,7 @@ def test_a_tied_head_is_read_and_cross_attention_reads_its_cache() -> None:
 
 
 def test_a_step_reads_the_experts_that_its_tokens_choose() -> None:
-    """Of four experts a token chooses two: one token reads half of them, two tokens three quarters on average."""
+    """A token chooses two of four experts: one token reads half of the experts, two tokens on average 3/4 of them."""
     model = random_model(config_of("moe-7b", tiny=True), torch.float32, CPU)
     assert model.decoder is not None
     experts = sum(tensor.nbytes for name, tensor in model.decoder.named_parameters() if ".experts." in name)

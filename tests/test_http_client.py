@@ -1,4 +1,4 @@
-"""The HTTP client of the benchmarks, against a server that sends its responses in pieces of any size."""
+"""The HTTP client of the benchmarks reads responses that arrive in pieces of any size."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def whole(status: bytes = b"200 OK", body: bytes = b'{"answer": 1}') -> bytes:
 
 
 class Server:
-    """A fake HTTP server. It answers every request with the same bytes, later the longer the request is.
+    """A fake HTTP server that answers every request with the same bytes. The longer a request, the later its answer.
 
     answer: bytes of the response.
     piece: number of bytes that are sent at once.

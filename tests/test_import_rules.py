@@ -1,4 +1,4 @@
-"""The import rules of CONTRIBUTING.md are those of the import contracts, and the code keeps them."""
+"""The import rules in CONTRIBUTING.md equal the import contracts, and the code follows them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_page_is_current():
     "package", ["server", "models", "server.engine", "server.ipc", "server.operations", "server.text"]
 )
 def test_every_file_and_package_has_a_layer(package: str):
-    """A new file without a layer would have no rule."""
+    """Every file and package has a layer, because no rule applies to one without."""
     layers = [
         module
         for rule in RULES
@@ -41,7 +41,7 @@ def test_every_file_and_package_has_a_layer(package: str):
 
 
 def test_the_rules_allow_every_import_of_the_code():
-    """The page reads the contracts as import-linter does: it forbids no import that `make check` accepts."""
+    """The page, which is generated from the contracts, forbids no import that `make check` accepts."""
     graph = grimp.build_graph(*ROOTS, cache_dir=None)
     imports = [(module, other) for module in graph.modules for other in graph.find_modules_directly_imported_by(module)]
     assert len(imports) > 2000

@@ -1,4 +1,4 @@
-"""The kernels compile with each installed compiler of a supported version. A failed build is explained to the user."""
+"""The kernels compile with every installed compiler of a supported version. Errors of a build have explanations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PACKAGE = Path("models/backends/cpu")
 
 
 def installed_compilers() -> list[str]:
-    """Commands of all g++ and clang++ on the path, of any version and for any processor."""
+    """The names of all g++ and clang++ commands in `PATH`, of any version and for any processor."""
     names = re.compile(r"([a-z0-9_]+-linux-gnu-)?(g|clang)\+\+(-\d+)?")
     folders = [Path(folder) for folder in os.environ["PATH"].split(os.pathsep) if Path(folder).is_dir()]
     found = {path.resolve(): path.name for folder in folders for path in folder.iterdir() if names.fullmatch(path.name)}
@@ -28,7 +28,7 @@ def installed_compilers() -> list[str]:
 
 
 def has_built_the_kernels(command: str) -> bool:
-    """Whether the installation compiled all sources, as they are now, with this compiler."""
+    """Whether this compiler has compiled the current version of all sources for the installation."""
     compiler = compile_kernels.find_compiler()
     is_same = Path(str(shutil.which(command))).resolve() == Path(str(shutil.which(compiler.command[0]))).resolve()
     return is_same and all(compile_kernels.object_file(compiler, source).exists() for source in compile_kernels.SOURCES)
@@ -36,7 +36,7 @@ def has_built_the_kernels(command: str) -> bool:
 
 @pytest.mark.parametrize("command", installed_compilers())
 def test_the_kernels_compile_with_each_installed_compiler(command: str) -> None:
-    """The compiler that built this installation is left out, because it has compiled them already."""
+    """The compiler that built this installation is left out, because it has already compiled the kernels."""
     compiler = compile_kernels.identify([command])
     assert compiler is not None
     if compiler.version[0] < compile_kernels.MIN_VERSIONS[compiler.kind]:
@@ -50,7 +50,10 @@ def test_the_kernels_compile_with_each_installed_compiler(command: str) -> None:
 
 
 def test_each_header_includes_what_it_needs(tmp_path: Path) -> None:
-    """Each header compiles alone, included twice. The standard headers are compiled once, to save time."""
+    """Each header compiles when it is included alone and twice.
+
+    To save time, standard headers are compiled only once.
+    """
     compiler = compile_kernels.find_compiler()
     interface = (compile_kernels.KERNELS / "kernels.h").read_text()
     standard = tmp_path / "standard.h"
@@ -67,7 +70,7 @@ def test_each_header_includes_what_it_needs(tmp_path: Path) -> None:
 
 
 def fake_compiler(folder: Path, name: str, macros: dict[str, int]) -> Path:
-    """Write a program that prints the predefined macros of a compiler, as `-dM -E` does. name: name of the program."""
+    """Write a program called `name` that prints predefined macros, as a compiler does for `-dM -E`."""
     lines = "".join(f"echo '#define {macro} {value}'\n" for macro, value in macros.items())
     path = folder / name
     path.write_text(f"#!/bin/sh\n{lines}")
@@ -112,7 +115,7 @@ def test_the_first_compiler_that_is_new_enough_is_used(tmp_path: Path) -> None:
 
 
 def built_wheel(folder: Path, compiler: Path | str) -> zipfile.ZipFile:
-    """Build a wheel with CXX=compiler, from a copy of the repository without the demo models."""
+    """Build a wheel with `CXX` set to a compiler, from a copy of the repository without the demo models."""
     source = folder / "source"
     source.mkdir()
     for name in ("pyproject.toml", "setup.py", "README.md"):
@@ -150,7 +153,7 @@ def test_a_failed_compilation_reports_the_first_error_and_removes_the_old_librar
 
 
 def test_a_source_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An object file is compiled again only after a change of the source, a header or the options."""
+    """A source is compiled again only if it, a header or the compiler options have changed."""
     kernels, objects, log = tmp_path / "kernels", tmp_path / "objects", tmp_path / "log"
     kernels.mkdir()
     source, header = kernels / "one.cpp", kernels / "one.h"

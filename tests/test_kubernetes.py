@@ -1,4 +1,4 @@
-"""The overlays of `deploy/kubernetes` are rendered, valid, and use only names that exist."""
+"""The overlays in `deploy/kubernetes` can be rendered, are valid, and use only names that exist."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from server.settings.settings import Settings
 REPOSITORY = Path(__file__).resolve().parents[1]
 OVERLAYS = {"cpu", "gpu", "keda"}
 CUSTOM_KINDS = {"ScaledObject", "ServiceMonitor"}
-"""Kinds that KEDA and the Prometheus operator define; Kubernetes has no schema for them."""
+"""Kinds of objects that KEDA and the Prometheus operator define. Kubernetes has no schema for them."""
 
 
 def test_every_overlay_is_tested() -> None:
@@ -32,7 +32,7 @@ def overlay(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def objects(overlay: str) -> dict[str, Any]:
-    """The objects of an overlay by kind."""
+    """The rendered objects of an overlay, by kind."""
     program = shutil.which("kustomize") or shutil.which("kubectl")
     if program is None:
         pytest.skip("neither kustomize nor kubectl is installed")

@@ -1,4 +1,4 @@
-"""A process that answers lines, and its end."""
+"""`LineProcess`, a child process that answers each line of input with a line, and how it is ended and replaced."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ECHO = "import sys\nprint(flush=True)\nfor line in sys.stdin: print(line.strip()
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A script that answers each line with its characters in reverse order."""
+    """A script that answers each line with the reversed line."""
     path = tmp_path / "echo.py"
     path.write_text(ECHO)
     return path
@@ -48,7 +48,10 @@ def test_none_is_started_where_the_end_comes_first(file: Path) -> None:
 
 
 def test_a_slow_answer_is_told_from_a_process_that_was_stopped(tmp_path: Path) -> None:
-    """The first is the fault of the request, the second is not. The process is replaced after both."""
+    """An answer that takes too long is empty, because the request is to blame. A stopped process raises TimeoutError.
+
+    In both cases, the process is replaced.
+    """
     path = tmp_path / "busy.py"
     path.write_text(ECHO.replace(": print", ":\n while line == 'busy\\n': pass\n print"))
     process = LineProcess(path)

@@ -1,4 +1,4 @@
-"""Pieces of work are spread over the iterations of the event loop."""
+"""`next_iteration` divides long work among iterations of the event loop, so that other tasks run in between."""
 
 from __future__ import annotations
 

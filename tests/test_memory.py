@@ -1,4 +1,4 @@
-"""Memory that the server may use, as the system and the container state it."""
+"""The memory that the server may use, according to the system and the limits of its container."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FILES = {
     1: ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
     2: ("memory.max", "memory.current", "memory.stat", "inactive_file"),
 }
-"""Files of the two versions of cgroups: limit, usage and statistics, and the name of the file cache."""
+"""For both versions of cgroups: the files with limit, usage and statistics, and the statistic for the file cache."""
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def meminfo(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_the_limit_of_a_container_counts(tmp_path: Path, meminfo: Path, version: int) -> None:
-    """File cache that the system can drop counts as free."""
+    """A container's limit reduces the free memory. File cache counts as free, because the system can drop it."""
     root = tmp_path / "cgroup"
     (root / "memory").mkdir(parents=True)
     limit, usage, statistics, cache = FILES[version]
@@ -71,7 +71,7 @@ def test_the_limits_of_the_process_leave_the_rest(
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_the_groups_of_a_service_count(tmp_path: Path, meminfo: Path, version: int) -> None:
-    """`MemoryMax=` of systemd limits a group below the root, and so may each group above it."""
+    """systemd's `MemoryMax=` limits the control group of a service. The groups above it may have limits too."""
     root, membership = tmp_path / "cgroup", tmp_path / "membership"
     limit, usage, statistics, cache = FILES[version]
     controller = root / ("memory" if version == 1 else "")

@@ -1,4 +1,4 @@
-"""The page about moving from other servers names settings, routes and variables that exist."""
+"""docs/migrating.md names only settings, routes and environment variables that exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""docs/operations.md and the alerts name every metric, every setting is documented, and what they name exists."""
+"""docs/operations.md and the alerts together name every metric, and only metrics and settings that exist.
+
+Every setting is documented.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Standard output of a server, where it is full or closed."""
+"""A program whose standard output is closed or full goes on, says so in at most one line, and opens no socket there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of quality computes what its page says, and its files are those that llama.cpp would make."""
+"""The benchmark of quality computes what its page says, and its GGUF files equal those of llama.cpp's converter."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ VOCAB = 11
 
 
 class _Model:
-    """A `divergence.Model` with given logits. slices: the slices that were asked for."""
+    """A `divergence.Model` with given logits. slices: the slices of the text that were requested."""
 
     def __init__(self, logits: torch.Tensor) -> None:
         self.logits, self.slices = logits, list[tuple[int, int]]()
@@ -193,12 +193,12 @@ def test_the_page_is_written_from_kept_results(tmp_path: Path) -> None:
 
 
 def test_chrf_equals_its_definition() -> None:
-    """By hand: "abcd" and "abxd" share three of four letters, one of three pairs, and no longer n-grams."""
+    """Computed by hand: "abcd" and "abxd" share three of four letters, one of three pairs, and no longer n-gram."""
     assert chrf([("a b c", "abc")]) == pytest.approx(100), "white space does not count"
     assert chrf([("abc", "xyz")]) == chrf([]) == 0.0
     precision = (3 / 4 + 1 / 3) / 4
     assert chrf([("abcd", "abxd")]) == pytest.approx(100 * precision)
-    # Orders that one side does not have are left out: all of "ab" is found, half of the letters, a third of the pairs.
+    # Only n-grams that both texts are long enough for count: "ab" has full precision, and a recall of 1/2 and 1/3.
     recall = (2 / 4 + 1 / 3) / 2
     assert chrf([("ab", "abxd")]) == pytest.approx(100 * 5 * recall / (4 + recall))
 
@@ -239,7 +239,7 @@ def test_a_checkpoint_of_a_gguf_file_has_its_weights(tmp_path: Path) -> None:
 
 
 def _float_gguf(directory: Path, out: Path) -> Path:
-    """The GGUF file of a checkpoint, with float32 matrices."""
+    """Write a checkpoint as a GGUF file with float32 matrices."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(llama_files, "type_of", lambda *arguments: gguf.GGMLQuantizationType.F32)
         patch.setattr(llama_files.llama_library, "quantize", lambda folder, weights, kind: weights)

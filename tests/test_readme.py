@@ -1,4 +1,4 @@
-"""The documentation's settings file is valid, and every link between pages has a target."""
+"""The settings file in the documentation is valid, and every link between pages has a target."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_the_settings_file_is_valid(tmp_path: Path) -> None:
 
 
 def test_every_link_has_a_target() -> None:
-    """docs/benchmarks/experiments.md is left out: it is a part of docs/benchmarks.md, whose links are checked."""
+    """docs/benchmarks/experiments.md is left out, because docs/benchmarks.md contains its text."""
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "decisions").glob("*.md")]
     links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())]
     local = [(page, link) for page, link in links if not link.startswith("http")]
@@ -30,7 +30,7 @@ def test_every_link_has_a_target() -> None:
 
 
 def test_every_page_that_is_named_exists() -> None:
-    """Pages are named in text and code too, not only in links. A name is a path from the root or from docs/."""
+    """Text and code also name pages, by a path from the root of the repository or from docs/."""
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*")]
     rooms = ("server", "models", "weights", "benchmarks", "tests")
     code = [path for room in rooms for path in (ROOT / room).rglob("*.py")]

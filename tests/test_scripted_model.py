@@ -1,4 +1,4 @@
-"""The scripted model says what its scripts say, and leads by a margin that sampling cannot lose."""
+"""The scripted model answers as its scripts say, with logits so far apart that sampling changes nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def answer(directory: Path):
-    """A function that renders messages, generates, and returns the answer."""
+    """A function from messages to the model's answer: it renders the chat template and generates."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     model = transformers.AutoModelForCausalLM.from_pretrained(directory)
 

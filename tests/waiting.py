@@ -1,4 +1,4 @@
-"""Helpers that wait for a condition instead of a time, and a client that disconnects at a point in the test."""
+"""Helpers that wait for a condition instead of a fixed time, and a client that disconnects when the test says so."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import psutil
 Answer = TypeVar("Answer")
 
 HANG_SECONDS = 120.0
-"""Time after which a test counts as hung. It is far longer than any step takes, even on a machine that stalls at times.
-"""
+"""Time after which a test counts as hung.
+
+It is far longer than any step takes, even on a machine that stalls at times."""
 
 
 def eventually(condition: Callable[[], bool]) -> None:
@@ -27,10 +28,10 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 
 def read_in_parts(read: Callable[[], Answer], in_parts: Callable[[Answer], bool]) -> Answer:
-    """Read a stream, again if it did not come in parts, and return the first one that did.
+    """Call `read` until its stream came in more than one part, and return what it read then.
 
-    A server sends every token at once, but several in one part after its HTTP process had to wait for a core. A short
-    answer can then come in a single part. Raises AssertionError after HANG_SECONDS.
+    A server usually sends each token at once. If its HTTP process had to wait for a core, several tokens come in one
+    part, and a short answer may come in a single part. Raises AssertionError after HANG_SECONDS.
     """
     end = time.monotonic() + HANG_SECONDS
     while not in_parts(answer := read()):
@@ -39,7 +40,7 @@ def read_in_parts(read: Callable[[], Answer], in_parts: Callable[[Answer], bool]
 
 
 def is_gone(process: psutil.Process) -> bool:
-    """Whether a process has ended, including one whose exit status was not collected yet."""
+    """Whether a process has ended, even if its exit status was not collected yet."""
     try:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -2,7 +2,7 @@
 
 A new interpreter needs three seconds of processor time for these imports, twice for a server with its worker. Tests
 that check answers or messages use `WarmProcess`; tests of the start itself, of signals and of memory start a new
-interpreter. The forking process computes nothing, so that no thread of OpenMP exists when it forks.
+interpreter. The process that forks computes nothing, so that it has no OpenMP threads, which a fork would lose.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def run(*arguments: str, input: str = "", timeout: float = 120) -> subprocess.Co
 
 
 def _forking_process() -> socket.socket:
-    """The channel to the process that forks, which is started at the first call."""
+    """The socket to the process that forks. The first call starts this process."""
     global _channel
     if _channel is None:
         _channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -180,7 +180,7 @@ def _run_command(request: dict[str, Any], stdin: int, stdout: int, stderr: int) 
 
 
 class _ForkedWorker:
-    """A worker process in a fork of the server, with the attributes of `asyncio.subprocess.Process` that it uses."""
+    """A worker process that is a fork of the server, with those attributes of `asyncio.subprocess.Process` we use."""
 
     def __init__(self, arguments: Sequence[str], descriptors: Sequence[int], environment: Mapping[str, str]) -> None:
         from server.engine.process.worker import main
@@ -208,9 +208,9 @@ class _ForkedWorker:
 
 
 def _become(command: Callable[[], None], descriptors: Sequence[int], environment: Mapping[str, str]) -> NoReturn:
-    """Turn a forked process into one that runs only this command, and end it with the exit status of the command.
+    """Run a command in a forked process as if it were a new process, and exit with its status.
 
-    descriptors: kept open besides standard input, output and error.
+    descriptors: the file descriptors that stay open, besides standard input, output and error.
     """
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

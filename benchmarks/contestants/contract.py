@@ -45,7 +45,7 @@ class Outcome:
     first_seconds: time to first token of each request, in seconds.
     gaps: times between successive tokens of a request in seconds, for all requests; empty for a contestant that does
         not stream.
-    latencies: seconds of each request, of `embed` and of `generate` with one request in flight.
+    latencies: duration of each request in seconds; only for `embed`, and for `generate` with one request in flight.
     extra: further values that the contestant reports.
     """
 

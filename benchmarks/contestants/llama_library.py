@@ -27,7 +27,8 @@ class _Stream:
     """A running request.
 
     sequence: index of its sequence in the context. position, token: position and id of its last token.
-    left: number of tokens still to generate. sent, latest: times of sending and of the latest token (0 before it).
+    left: number of tokens still to generate. sent: time at which the request was sent.
+    latest: time of the latest token, 0 before the first one.
     """
 
     sequence: int

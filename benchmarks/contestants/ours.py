@@ -11,14 +11,10 @@ from benchmarks.precisions import model_spec
 from benchmarks.workloads import Job
 from server.engine.process.host import let_threads_sleep
 from server.ipc.wire.descriptions import DeviceChoice, EngineOptions
-from server.ipc.wire.messages import (
-    Configure,
-    Encode,
-    EncodeItem,
-    Generate,
-    GenerateRow,
-)
+from server.ipc.wire.encode_messages import Encode, EncodeItem
+from server.ipc.wire.generate_messages import Generate, GenerateRow
 from server.ipc.wire.params import GenerationParams
+from server.ipc.wire.worker_messages import Configure
 
 if TYPE_CHECKING:
     from server.engine.stepping.engine import Engine

@@ -24,15 +24,15 @@ CONTEXT_TOKENS = 2048
 ROWS = 64
 KV_GIB = 2
 READY_SECONDS = 280.0
-"""It compiles the model with torch.compile at its start."""
+"""Longest time until the server is ready. It compiles the model with torch.compile at its start."""
 EVENT = b'data: {"id"'
 """First bytes of each event of a stream except the closing `data: [DONE]`."""
 
 
 class Entry:
-    """A vLLM server for one decoder, with its defaults for a CPU, without its prefix cache. int8 and int4 are refused.
+    """A vLLM server for one decoder, with vLLM's defaults for a CPU but no prefix cache. int8 and int4 are refused.
 
-    Prompts are token ids, so that its tokenizer takes no time.
+    Prompts are token ids, so that the server spends no time in its tokenizer.
     """
 
     def load(self, subject: Subject) -> dict[str, Any]:
@@ -43,7 +43,7 @@ class Entry:
         python = Path(sys.prefix) / PYTHON
         if not python.exists():
             raise Refused("it is not installed")
-        # The command `vllm` fails with this build: it looks for a package of the name `vllm`.
+        # The command `vllm` fails with this build, because it looks for an installed package named `vllm`.
         command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", subject.directory]
         command += ["--served-model-name", "m", "--dtype", subject.precision]
         command += ["--max-model-len", str(CONTEXT_TOKENS), "--max-num-seqs", str(ROWS), "--no-enable-prefix-caching"]

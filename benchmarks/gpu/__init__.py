@@ -1,1 +1,1 @@
-"""Measurements of a GPU: rates of steps, of the engine and of the server, beside the limits of the device and peers."""
+"""Measure rates of steps, engine and server on a GPU, and compare them with the limits of the device and with peers."""

@@ -1,6 +1,6 @@
 """Measure Triptych on a GPU, as shares of the limits of the device, beside peers: `python -m benchmarks.gpu`.
 
-    python -m benchmarks.gpu --out DIR                         a slice of five minutes; again to go on
+    python -m benchmarks.gpu --out DIR                         runs for five minutes; repeat it to continue
     python -m benchmarks.gpu --device cpu --tiny --out DIR     tries all stages with tiny models, without a GPU
     python -m benchmarks.gpu.page DIR/gpu.json                 merges the results into docs/gpu.md
 

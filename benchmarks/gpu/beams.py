@@ -67,13 +67,13 @@ def translate(name: str) -> Stage:
 
 
 def marian(tiny: bool) -> dict[str, Any]:
-    """Contents of `config.json` of a model with the shape of opus-mt. tiny: of one with some thousand parameters."""
+    """Contents of `config.json` of a model with the shape of opus-mt. tiny: one with only some thousand parameters."""
     hf = checkpoints.SHAPES["marian-tiny" if tiny else "marian-74m"].settings
     return hf | {"model_type": "marian", "architectures": ["MarianMTModel"], "activation_function": "swish"}
 
 
 def new_tokens(setup: Setup) -> int:
-    """Number of tokens of each source, and of each translation."""
+    """Number of tokens in each source text, which is also the number in each translation."""
     return 8 if setup.tiny else 32
 
 

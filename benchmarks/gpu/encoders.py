@@ -23,8 +23,10 @@ from benchmarks.random_models import Cost, config_of, layers_cost, random_model
 from benchmarks.workloads import Job
 from server.engine.process.service import start
 from server.ipc.wire.descriptions import EngineOptions
-from server.ipc.wire.messages import Configure, Encode, EncodeItem, EncodeTask, Generate, GenerateRow
+from server.ipc.wire.encode_messages import Encode, EncodeItem, EncodeTask
+from server.ipc.wire.generate_messages import Generate, GenerateRow
 from server.ipc.wire.params import GenerationParams
+from server.ipc.wire.worker_messages import Configure
 
 CALLS = 50
 """Number of calls of which the median is reported."""
@@ -86,7 +88,7 @@ def texts(shape: str) -> Stage:
 
 
 def _job(shape: str, setup: Setup, count: int, calls: int) -> Job:
-    """Calls with `count` texts each, one after the other."""
+    """A job of `calls` calls with `count` texts each, one after the other."""
     vocab_size = config_of(shape, setup.tiny)["vocab_size"]
     inputs = _ended(random_ids(count * calls, setup.text_tokens - 2, vocab_size, count))
     return Job("embed", inputs, batch=count, counts="texts")
@@ -177,9 +179,10 @@ class _Shared:
         return random_ids(count, self._setup.text_tokens - 2, self._vocab[1], next(self._ids))
 
     def _step(self, latest: dict[int, float], gaps: list[float]) -> int:
-        """Run a step. Returns the number of texts that it ended.
+        """Run a step. Returns the number of texts that it completed.
 
-        latest: time of the latest token of each stream, updated. gaps: gets the times between two tokens.
+        latest: time of the latest token of each stream in seconds; updated.
+        gaps: list to which the times between two tokens of a stream are added, in seconds.
         """
         output: Any = self._engine.step()
         now = time.perf_counter()

@@ -26,7 +26,7 @@ from models.transformer import Transformer
 from server.engine.stepping.engine import Engine
 
 MIN_ROWS = 128
-"""Largest number of rows of a step that an engine and a server have by default."""
+"""Default of `--max-batch-rows`. The engine and the server are never given a smaller limit."""
 
 
 def streams(shape: str) -> Stage:
@@ -107,13 +107,16 @@ def _requests(run: Callable[[int], Outcome], count: int, setup: Setup) -> Result
 
 
 def _first_tokens(run: Callable[[int], Outcome], count: int) -> Result:
-    """The time until the last of the streams has its first token. All prompts arrive at once."""
+    """Milliseconds until the last of `count` streams has its first token. All prompts arrive at once."""
     seconds = sorted(run(count).first_seconds)
     return Result(1e3 * seconds[-1], "ms", note=f"the last one; median {1e3 * percentile(seconds, 0.5):.1f} ms")
 
 
 class _Phases:
-    """The model alone, then the engine, then the server. Each is started at its first use, and ends the one before."""
+    """Runs the model alone, then the engine, then the server.
+
+    Each is started when it is first used. The memory of the previous one is freed before.
+    """
 
     def __init__(self, shape: str, setup: Setup, limits: Limits) -> None:
         self._shape, self._setup, self._limits = shape, setup, limits
@@ -125,7 +128,7 @@ class _Phases:
         self.http_outcome = cache(self._http_outcome)
 
     def step(self, rows: int) -> Result:
-        """Time a decode step of the model alone."""
+        """Tokens per second of a decode step of the model alone with `rows` rows."""
         setup, limits = self._setup, self._limits
         if self._alone is None:
             model = random_model(self._hf, limits.torch_dtype, limits.torch_device)
@@ -149,7 +152,7 @@ class _Phases:
         return Result(1e6 * percentile(seconds, 0.5), "µs", note=note)
 
     def prompt(self, tokens: int) -> Result:
-        """Time one prompt, from its arrival to its first token."""
+        """Milliseconds from the arrival of one prompt of `tokens` tokens to its first token."""
         vocab = self._hf["vocab_size"]
         outcome = best(
             self._started_engine().run,
@@ -252,7 +255,7 @@ class _timed_steps:
 
 
 def _chosen_tokens() -> Any:
-    """The class of the tokens of a launched step, whose `read` waits for the device; None without Triton."""
+    """The class `ChosenTokens`, or None without Triton. Its `read` waits for the device and returns a step's tokens."""
     try:
         from models.backends.cuda.graphs.step_graphs import ChosenTokens
     except ImportError:
@@ -261,7 +264,7 @@ def _chosen_tokens() -> Any:
 
 
 def kv_bytes(hf: Mapping[str, Any], setup: Setup, limits: Limits) -> int:
-    """Memory for the KV cache of the largest number of streams, in bytes. hf: contents of `config.json`."""
+    """Bytes of a KV cache that holds the largest number of streams at once. hf: contents of `config.json`."""
     layers = random_model(hf, limits.torch_dtype, torch.device("meta")).self_attention_layers()
     tokens = max(setup.streams) * (setup.prompt + setup.new + 2 * BLOCK_SIZE)
     return tokens * KVCache.block_bytes(layers, 1, limits.torch_dtype)
@@ -290,7 +293,10 @@ def random_ids(count: int, length: int, vocab_size: int, seed: int) -> list[list
 
 
 def best(run: Callable[[Job], Outcome], job: Callable[[int], Job], setup: Setup) -> Outcome:
-    """The faster of two runs after a warm-up; for tiny models, a single run. job: returns the job for a seed."""
+    """Run a job three times, and return the faster of the last two runs. With tiny models, it runs once.
+
+    job: returns the job for a seed; every run has another seed.
+    """
     outcomes = [run(job(seed)) for seed in range(1 if setup.tiny else 3)]
     return min(outcomes[-2:], key=lambda outcome: outcome.seconds)
 

@@ -57,7 +57,7 @@ def first_run(shape: str) -> Stage:
 def _start(shape: str, kernels: Path, setup: Setup, limits: Limits, number: int) -> tuple[float, dict[str, Any]]:
     """Start a server, and stop it. Returns the seconds until it was ready, and its answer to /info.
 
-    number: counts the starts.
+    kernels: directory of Triton's compiled kernels. number: index of the start.
     """
     directory = setup.models / shape
     hf = config_of(shape, setup.tiny)

@@ -16,8 +16,11 @@ from benchmarks.gpu.row import Result, Row, Setup
 from server.engine.process.service import start
 from server.engine.stepping.engine import Engine
 from server.ipc.wire.descriptions import DeviceChoice, EngineOptions, ModelInfo, ModelSpec
-from server.ipc.wire.messages import Configure, Encode, EncodeItem, Generate, GenerateRow, StepOutput
+from server.ipc.wire.encode_messages import Encode, EncodeItem
+from server.ipc.wire.generate_messages import Generate, GenerateRow
 from server.ipc.wire.params import GenerationParams
+from server.ipc.wire.step_messages import StepOutput
+from server.ipc.wire.worker_messages import Configure
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "weights" / "demo"
@@ -37,7 +40,10 @@ def jobs(setup: Setup, limits: Limits) -> Iterator[Row]:
 
 
 def _compare(name: str, device: DeviceChoice) -> Result:
-    """Number of tokens that differ from those of the CPU, or the largest difference of a float."""
+    """Compare the results of a demo model on `device` with those on the CPU.
+
+    The value is the number of different tokens, or the largest absolute difference between two floats.
+    """
     expected, _ = _answers(name, "cpu")
     found, seconds = _answers(name, device)
     if expected.dtype == np.int64:

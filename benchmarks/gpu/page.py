@@ -1,6 +1,6 @@
 """Tables of the results of `benchmarks.gpu`, and those of `docs/gpu.md`:
 
-    python -m benchmarks.gpu.page RESULTS ...     merges files of results, and writes the tables between their marks
+    python -m benchmarks.gpu.page RESULTS ...     merges files of results, and replaces the tables of the page
 
 The results of all runs are kept in docs/gpu/results.json. docs/gpu/published.json has the figures of other servers.
 """
@@ -107,7 +107,7 @@ def limits_line(found: Results) -> str:
 
 
 def published(entries: Sequence[Mapping[str, Any]]) -> str:
-    """The table of figures that others have published."""
+    """The table of figures that other projects have published about their servers."""
     lines = ["| server | card | model | figure | conditions | source |", "|---|---|---|---|---|---|"]
     for entry in entries:
         cells = [str(entry[name]) for name in ("server", "card", "model", "figure", "conditions")]
@@ -116,7 +116,7 @@ def published(entries: Sequence[Mapping[str, Any]]) -> str:
 
 
 def page(text: str, found: Results, entries: Sequence[Mapping[str, Any]]) -> str:
-    """The text of the page with current tables. Raises ValueError for a page without one of the marks."""
+    """Replace the tables in the text of the page. Raises ValueError if the comment around a table is missing."""
     made = {
         "limits": limits_line(found),
         "results": tables(found, row_names(Setup(Path(), Path()))),
@@ -133,7 +133,7 @@ def page(text: str, found: Results, entries: Sequence[Mapping[str, Any]]) -> str
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Merge files of results into those of the page, and write the page. arguments: the files."""
+    """Merge files of results into docs/gpu/results.json, and write the page. arguments: paths of the files."""
     files = [Path(file) for file in (sys.argv[1:] if arguments is None else arguments)]
     for file in files:
         if not file.exists():

@@ -1,7 +1,7 @@
 """Stages of `benchmarks.gpu` with peers: transformers, torch.compile and sentence-transformers, on the same device.
 
-They get models of the same shapes and the same numbers of tokens as Triptych in the other stages. A row whose package
-is missing is skipped, with that reason. Each row is a second run, after one that compiles and captures.
+They get models of the same shapes and the same numbers of tokens as Triptych in the other stages. A row is skipped if
+its package is missing. The first run of each row is not measured, because it compiles kernels and captures graphs.
 """
 
 from __future__ import annotations
@@ -48,14 +48,17 @@ def random_transformer(kind: str, hf: dict[str, Any], limits: Limits) -> Any:
         model = getattr(transformers, kind).from_config(config, dtype=limits.torch_dtype).eval()
     generation = getattr(model, "generation_config", None)
     if generation is not None:
-        # Random models end at random; every sequence shall have the same length.
+        # A random model would choose the end token at random positions. All sequences should have the same length.
         generation.eos_token_id = generation.forced_eos_token_id = None
         generation.pad_token_id = vocabulary.PAD
     return model
 
 
 def _row(name: str, measure: Callable[..., Result], *arguments: Any) -> Row:
-    """A row that is measured outside of torch's inference mode, whose tensors transformers cannot change later."""
+    """A row that is measured outside of torch's inference mode.
+
+    transformers changes some tensors after their creation, which torch forbids for tensors of inference mode.
+    """
 
     def measured() -> Result:
         with torch.inference_mode(False), torch.no_grad():
@@ -110,7 +113,10 @@ def _prompts(shape: str, count: int, setup: Setup) -> list[list[int]]:
 
 
 def _rate(call: Callable[[], object], tokens: int, limits: Limits, is_warm: bool = False) -> Result:
-    """New tokens per second of a call, after another one unless it is warm."""
+    """New tokens per second of a call. tokens: number of new tokens of the call.
+
+    is_warm: whether the call has run before; otherwise it first runs once without being timed.
+    """
     if not is_warm:
         call()
     if limits.device == "cuda":

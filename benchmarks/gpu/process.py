@@ -1,4 +1,4 @@
-"""Measure the rows of a stage in a process of its own, so that only the row that fails or hangs is lost."""
+"""Measure the rows of a stage in a separate process, so that a row that fails or hangs does not affect other rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.gpu.row import Setup, Skipped, Stage
 from server.ipc.wire.descriptions import DeviceChoice
 
 KILL_SECONDS = 10.0
-"""Time that the process of a stage has to end by itself, before it is killed."""
+"""Time in which the process of a stage must end by itself. After that it is killed."""
 
 
 def run_rows(
@@ -31,16 +31,17 @@ def run_rows(
     end: float,
     report: Callable[[str], None],
 ) -> None:
-    """Measure rows of a stage in a process, and record each row when it ends. Errors are recorded, not raised.
+    """Measure rows of a stage in a separate process, and record each row when it ends. Errors are recorded, not raised.
 
-    The process ends at the first row that takes too long or loses the device; the caller runs the others again.
+    The process ends at the first row that takes too long or loses the device. The caller then calls this function
+    again for the remaining rows.
 
     pending: names of the rows to measure, in their order.
     row_seconds: longest duration of a row, the time to build its model included.
     end: time of time.monotonic() at which the run ends. The row that is then being measured is recorded as cut.
     report: called with the name of each row that has ended.
     """
-    # A forked process has the imports of this one. It can use the device, because this process never does.
+    # A forked process need not import the modules again. It can use the device, because this process never does.
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_run_in_child, args=(sender, stage, pending, setup, limits))
@@ -109,7 +110,7 @@ def _run_in_child(sender: Connection, stage: Stage, pending: Sequence[str], setu
 
 
 def _is_lost(limits: Limits) -> bool:
-    """Whether the device answers no more, so that only a new process can use it."""
+    """Whether calls to the device fail, so that only a new process can use it."""
     if limits.device != "cuda":
         return False
     try:

@@ -25,8 +25,8 @@ MAX_KERNELS = 9
 def kernels(shape: str) -> Stage:
     """Return the stage that lists the kernels of a model with this shape.
 
-    For a decoder, it lists those of decode steps with several numbers of rows, and of the longest prompt's prefill. For
-    an encoder, it lists those of a step with the largest number of texts.
+    For a decoder, it lists the kernels of decode steps with several numbers of rows, and of the prefill of the longest
+    prompt. For an encoder, it lists the kernels of a step with the largest number of texts.
     """
 
     def rows_of(setup: Setup, limits: Limits) -> Iterator[Row]:
@@ -61,7 +61,7 @@ def kernels(shape: str) -> Stage:
 
 
 def _kernels_of(call: Callable[[], object], limits: Limits) -> Result:
-    """Total time of all kernels of a call in milliseconds, with the slowest kernels in the note."""
+    """Measure the kernels of a call. The value is their total time in milliseconds; the note lists the slowest ones."""
     is_cuda = limits.device == "cuda"
     call()
     with profile(activities=[ProfilerActivity.CUDA if is_cuda else ProfilerActivity.CPU]) as profiled:
@@ -84,6 +84,9 @@ def _kernels_of(call: Callable[[], object], limits: Limits) -> Result:
 
 
 def _short(kernel: str) -> str:
-    """Shorten a kernel's name: without arguments and template parameters, at most 80 characters."""
+    """Shorten the name of a kernel: remove `void`, arguments and template parameters, and cut it after 80 characters.
+
+    `|` becomes `/`, because names stand in Markdown tables.
+    """
     plain = re.sub(r"<.*|\(.*", "", kernel.removeprefix("void "))
     return (plain or kernel).replace("|", "/")[:80]

@@ -4,8 +4,8 @@ A file of results is JSON: {device: {"device": description, "limits": measured l
 has the stage, the state, the date, and a result or an error:
 
 - `measured`: it has a result, and is not measured again.
-- `failed`, `skipped`: it has an error, or the reason for which it cannot be measured there; it is not tried again.
-- `cut`: the run ended while it was being measured. It is tried once more, by the next run.
+- `failed`, `skipped`: it has an error, or the reason why this device cannot measure it; it is not tried again.
+- `cut`: the run ended while it was being measured. The next run tries it once more.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.gpu.row import Result
 
 State = Literal["measured", "failed", "skipped", "cut"]
 MAX_CUTS = 2
-"""A row that was cut so many times is not tried again: it does not fit into a run."""
+"""A row that was cut this number of times is not tried again, because it takes longer than a run."""
 
 Results = dict[str, dict[str, Any]]
 """The content of a file of results."""
@@ -48,7 +48,7 @@ def merge(into: Results, added: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def write(file: Path, text: str) -> None:
-    """Replace the text of a file, so that it is complete at any time."""
+    """Replace the text of a file atomically, so that no reader sees a part of it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     unfinished = file.with_name(f"{file.name}.new")
     unfinished.write_text(text)
@@ -58,8 +58,8 @@ def write(file: Path, text: str) -> None:
 class Record:
     """The results of a run on one device, with those of earlier runs, written to a file after each row.
 
-    file: file for the results, also of other devices. earlier: results of earlier runs.
-    description: description of the device, with its name. limits: its limits.
+    file: file for the results, which may also contain results of other devices. earlier: results of earlier runs.
+    description: description of the device, including its name. limits: measured limits of the device.
     """
 
     def __init__(self, file: Path, earlier: Results, description: Mapping[str, Any], limits: Limits) -> None:
@@ -72,13 +72,13 @@ class Record:
         self._write()
 
     def forget(self, names: Iterable[str]) -> None:
-        """Forget rows, so that they are measured again."""
+        """Delete the results of rows, so that these rows are measured again. names: names of the rows."""
         for name in names:
             self._rows.pop(name, None)
         self._write()
 
     def pending(self, names: Sequence[str]) -> list[str]:
-        """The rows, of these names, that are to be measured."""
+        """Those of `names` whose rows are still to be measured."""
         return [name for name in names if self._is_pending(self._rows.get(name))]
 
     @staticmethod

@@ -11,7 +11,10 @@ from benchmarks.gpu.device import Limits
 
 
 class Skipped(Exception):
-    """A row cannot be measured here, for example because a package is missing. The message is the reason, one line."""
+    """A row cannot be measured on this machine, for example because a package is missing.
+
+    The message is one line with the reason.
+    """
 
 
 @dataclass(frozen=True)
@@ -33,13 +36,13 @@ class Result:
 
     @classmethod
     def of_time(cls, seconds: float, floor_seconds: float, value: float, unit: str, note: str = "") -> Result:
-        """The result of a timed step, whose share is its shortest possible duration divided by the measured one."""
+        """Create the result of a timed step. Its share is `floor_seconds / seconds`."""
         return cls(value, unit, seconds, floor_seconds, floor_seconds / seconds, note)
 
     def against(self, other: Result | None) -> Result:
-        """This result of a step with the share `other.seconds / seconds`, how many times as fast it is as another step.
+        """Copy this result with another share: how many times as fast this step is as the step of `other`.
 
-        The share of the floor moves to the note. Without the other result, there is no share.
+        The old share, relative to the floor, moves to the note. If `other` is None, the share is None.
         """
         assert self.seconds is not None and self.share is not None
         note = "; ".join(part for part in (f"{self.share:.0%} of the floor", self.note) if part)
@@ -57,7 +60,8 @@ class Row(NamedTuple):
     """A row of the report.
 
     name: what is measured, unique among the rows of all stages.
-    measure: measures it. Raises Skipped if that is not possible here, or any other error if it fails.
+    measure: function that returns the result. Raises Skipped if this machine cannot measure the row, or any other
+        error if the measurement fails.
     """
 
     name: str
@@ -75,7 +79,8 @@ class Setup:
     texts: numbers of texts in encoder steps. text_tokens: number of tokens of each text.
     ranked: number of texts that are embedded or ranked beside running streams.
     recordings: numbers of recordings in encoder steps. frames: log-mel frames of each recording.
-    streams: numbers of concurrent requests. busy_streams: the one of them that is used beside encoders and by peers.
+    streams: numbers of concurrent requests. busy_streams: the one of these numbers that is used for streams beside
+        encoders, and by peers.
     prompt, new: numbers of prompt tokens and new tokens of each request.
     sentences: number of sentences to translate.
     tests: files and directories of tests to run on the device. test_seconds: longest duration of these tests.

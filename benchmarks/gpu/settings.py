@@ -1,7 +1,6 @@
-"""Stage of `benchmarks.gpu` that compares a server with one setting more, or another checkpoint, with a plain server.
+"""Stage of `benchmarks.gpu` that compares servers with a plain server: each has one more setting or another checkpoint.
 
-The settings are flags of `triptych serve`, so that the rows need no knowledge of the code behind them. The rows of a
-flag or a value that this version does not have are skipped, with that reason.
+The settings are flags of `triptych serve`. If this version lacks a flag or one of its values, the rows are skipped.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from server.settings.settings import Settings
 
 
 class Variant(NamedTuple):
-    """A server to compare.
+    """A server that is compared with the plain server.
 
-    flags: its flags, by name of the setting. `{head}` stands for the directory of an EAGLE-3 head, with weights of the
-        same kind as the checkpoint.
-    checkpoint: the weights, see `random_checkpoints.Kind`. Drafts for a constant model are all accepted.
+    flags: value of each additional flag, by name of the setting. `{head}` stands for the directory of an EAGLE-3 head,
+        with weights of the same kind as the checkpoint.
+    checkpoint: kind of the weights. With `constant`, all drafts are accepted.
     """
 
     flags: Mapping[str, str] = {}
@@ -48,13 +47,13 @@ VARIANTS: Mapping[str, Variant] = {
     "EAGLE-3 drafts, all accepted": Variant({"speculative": "m=draft:{head}"}, "constant"),
     "EAGLE-3 drafts, none accepted": Variant({"speculative": "m=draft:{head}"}),
 }
-"""The servers, by the names of their rows. The plain server comes first, since the others are compared with it."""
+"""The servers by names of their rows. The plain server comes first, because the other servers are compared with it."""
 
 
 def settings(shape: str) -> Stage:
     """Return the stage that decodes streams over HTTP with each of `VARIANTS`, for a model with this shape.
 
-    The share is the decode rate as a multiple of that of the plain server.
+    The share of a row is its decode rate as a multiple of the plain server's decode rate.
     """
 
     def rows_of(setup: Setup, limits: Limits) -> Iterator[Row]:
@@ -81,7 +80,7 @@ def _measure(shape: str, count: int, server: Any, setup: Setup) -> Result:
 def mean_decode_rate(outcome: Outcome, streams: int) -> float:
     """Tokens per second of all streams together, from the mean time between a stream's tokens.
 
-    A server with drafts sends several tokens at once, whose times after the first one are 0.
+    A server with drafts sends several tokens at once, so many of these times are 0 and their median would be useless.
     """
     return streams * len(outcome.gaps) / sum(outcome.gaps)
 

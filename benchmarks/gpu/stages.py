@@ -12,11 +12,11 @@ from benchmarks.gpu.row import Row, Setup, Stage
 
 
 class StageEntry(NamedTuple):
-    """A stage.
+    """Where the code of a stage is, and how its rows are shown.
 
     group: title of the table that has its rows.
     module, function: name of its module in this package, and of a function there.
-    arguments: arguments of this function, which then returns the stage. Without arguments it is the stage itself.
+    arguments: arguments of this function, which then returns the stage. If empty, the function itself is the stage.
     row_seconds: longest duration of one row, the time to build its model included.
     is_listed: whether rows that no device has measured are listed on the page although they have no goal.
     """
@@ -72,13 +72,13 @@ STAGES: Mapping[str, StageEntry] = {
     "kernels-8b": StageEntry(KERNELS, "profile", "kernels", ("llama-8b",)),
     "kernels-bert-base": StageEntry(KERNELS, "profile", "kernels", ("bert-base",), 30),
 }
-"""Stages by name. Those that need settings which are newer than the last measured run stand at the end."""
+"""Stages by name, in order of priority. Stages whose settings are newer than the last measured run stand at the end."""
 
 
 def stage_of(name: str) -> Stage:
     """Return the stage with this name.
 
-    Its module is imported only when its rows are listed. If a package is missing, the stage has one row, which fails.
+    Its module is imported only when the rows are listed. If the import fails, the stage has a single row, which fails.
     """
     entry = STAGES[name]
 

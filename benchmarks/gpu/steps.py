@@ -48,8 +48,8 @@ SOURCE_TOKENS = 512
 def decode(shape: str, quantization: choice.Quantization | None = None) -> Stage:
     """Return the stage that measures decode steps of a model with this shape, with several numbers of rows.
 
-    quantization: quantization of the weights, None for none. The share of such a step is the rate as a multiple of the
-        rate without quantization, which another stage has measured.
+    quantization: quantization of the weights, None for none. The share of a quantized step is its rate as a multiple of
+        the rate without quantization, which another stage has measured.
     """
     name = shape if quantization is None else f"{shape} in {quantization}"
 
@@ -82,7 +82,7 @@ def decode(shape: str, quantization: choice.Quantization | None = None) -> Stage
 
 
 def counted(number: int, noun: str) -> str:
-    """A number and a noun in the right form: 1 row, 2 rows."""
+    """A number and a noun in singular or plural, such as "1 row" or "2 rows"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
@@ -189,7 +189,7 @@ def encode(shape: str) -> Stage:
 def encode_recordings(shape: str) -> Stage:
     """Return the stage that measures encoder steps of a speech model with this shape, with several recordings.
 
-    The floor is that of the layers, without the convolutions before them.
+    The floor is that of the encoder's layers. It leaves out the convolutions before them.
     """
 
     def rows_of(setup: Setup, limits: Limits) -> Iterator[Row]:
@@ -209,7 +209,8 @@ def encode_recordings(shape: str) -> Stage:
 class _Encoder:
     """A model whose encoder steps are timed.
 
-    shape: name of its shape. counts: numbers of texts or recordings in a step. length: number of tokens of each.
+    shape: name of its shape. counts: numbers of texts or recordings in a step.
+    length: number of tokens of each text or recording.
     """
 
     def __init__(self, shape: str, setup: Setup, limits: Limits, counts: tuple[int, ...], length: int) -> None:

@@ -4,7 +4,7 @@
 |---------------|---------------------------------------------------------------------|
 | `texts`       | the tokens that every model is compared on                          |
 | `gguf_files`  | copies of GGUF files with other tensor types, and dithered weights  |
-| `sources`     | models with real weights, from the package index                    |
+| `sources`     | models with real weights, from the Python package index             |
 | `contestants` | our settings and the formats of llama.cpp                           |
 | `copies`      | checkpoints that `triptych quantize` writes                         |
 | `formats`     | types of the matrices in llama.cpp's formats                        |

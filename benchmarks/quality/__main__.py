@@ -4,8 +4,8 @@
   make quality ARGS="--tokens 2048 --models smollm2-135m --contestants int8 Q8_0"
 
 Results are kept in `OUT/quality/results.json`. A contestant that has a result there for the same number of tokens is
-not measured again; `--again` measures it. Each text of a decoder is also kept in the folder of the files, so that a
-stopped run goes on, and a run of more tokens computes only the texts that are new.
+not measured again, unless `--again` is given. The measurements of a decoder are also kept for each text, in the folder
+of created files. A run that was stopped can therefore continue, and a run with more tokens computes only the new texts.
 """
 
 from __future__ import annotations

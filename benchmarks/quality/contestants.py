@@ -1,4 +1,4 @@
-"""What is compared with a decoder in float32: Triptych's settings, its quantised copies, and llama.cpp's formats."""
+"""Compare settings, quantised copies and llama.cpp's formats of a decoder with the decoder in float32."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from weights.gguf.container import read_gguf
 
 OURS = ("float32", "bfloat16", "int8", "int8-fast", "int6", "int5", "int4", "int4-32", "int4-32-zero", "int4-128")
 INT8_CACHE = " with an int8 cache"
-"""End of the name of a contestant that is run with `--kv-cache-dtype int8`."""
+"""Suffix of the name of a contestant that is run with `--kv-cache-dtype int8`."""
 CACHES = tuple(f"{name}{INT8_CACHE}" for name in ("float32", "int8"))
 THEIRS = ("F32", *FORMATS)
 ALL = (*OURS, *CACHES, *COPIES, *THEIRS)
@@ -37,7 +37,7 @@ def compare(
 ) -> Iterator[Row]:
     """Measure contestants on one model, and yield a row of results for each.
 
-    All contestants read a text before the next text, so that the logits of the reference are computed once.
+    The outer loop runs over the texts, so that the reference's logits of a text are computed once for all contestants.
 
     file: GGUF file of the reference in float32. packages: folder with the installed packages of llama.cpp.
     names: contestants, some of `ALL`. windows: token ids of each text.

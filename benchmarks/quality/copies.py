@@ -1,4 +1,4 @@
-"""Quantised copies of a decoder that `triptych quantize` writes, with and without calibration.
+"""Write quantised copies of a decoder, as `triptych quantize` does, with and without calibration.
 
 The reference is a GGUF file of a LLaMA, which is first converted to a checkpoint directory.
 """
@@ -98,7 +98,7 @@ def checkpoint(file: Path) -> Path:
 
 
 def _stored_name(name: str) -> str:
-    """Name in a LLaMA checkpoint of the model's parameter `name`."""
+    """Convert the name of one of our parameters to its name in a LLaMA checkpoint."""
     whole = {"decoder.embedding.tokens.weight": "model.embed_tokens.weight"}
     whole |= {"decoder.final_norm.weight": "model.norm.weight", "head.weight": "lm_head.weight"}
     if name in whole:
@@ -108,6 +108,9 @@ def _stored_name(name: str) -> str:
 
 
 def _in_halves(weights: Tensor, heads: int) -> Tensor:
-    """Reorder the rows of each head: pairs of neighbours become pairs of the rows `i` and `i + head_dim / 2`."""
+    """Reorder the rows of each head of a query or key projection for a LLaMA checkpoint.
+
+    In a GGUF file, rotary positions rotate pairs of neighbouring rows; here, the rows `i` and `i + head_dim / 2`.
+    """
     rows, width = weights.shape
     return weights.view(heads, -1, 2, width).transpose(1, 2).reshape(rows, width)

@@ -1,4 +1,4 @@
-"""Decoders of this server, for the comparison of logits."""
+"""Run Triptych's decoders on whole texts to compare their logits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BLOCK_TOKENS = 32
 
 
 class Decoder:
-    """A decoder of this server. Implements `divergence.Model`.
+    """A decoder that Triptych computes. Implements `divergence.Model`.
 
     path: checkpoint directory or GGUF file. dtype: dtype of weights that are not quantised.
     quantization: value of `--quantize`, or None.
@@ -38,7 +38,10 @@ class Decoder:
         return 8 * self.loaded.weight_bytes / self.loaded.parameters
 
     def read(self, text: Sequence[int]) -> Logits:
-        """Compute a text, given as token ids, without a KV cache. Returns a function for its logits."""
+        """Compute all hidden states of a text without a KV cache. Returns a function that computes logits from them.
+
+        text: token ids.
+        """
         transformer = self.loaded.transformer
         with torch.inference_mode():
             hidden = transformer.encode(EncoderBatch(torch.tensor(text), (len(text),))).clone()
@@ -71,7 +74,10 @@ class CachedDecoder(Decoder):
         self._cache_dtype = cache
 
     def read(self, text: Sequence[int]) -> Logits:
-        """Compute a text, given as token ids, through the KV cache. Returns a function for its logits."""
+        """Compute all hidden states of a text through the KV cache. Returns a function that computes logits from them.
+
+        text: token ids.
+        """
         transformer, count = self.loaded.transformer, len(text)
         blocks = -(-count // _BLOCK_TOKENS)
         cache = KVCache(transformer.self_attention_layers(), blocks, _BLOCK_TOKENS, self._cache_dtype, CPU)

@@ -1,4 +1,4 @@
-"""Compare the demo models: the divergence of the story model, and the exact translations of the translator."""
+"""Compare settings on the demo models: divergence of the story model, share of exact translations of the translator."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ Its arguments are the index of the first token, and the index after the last one
 
 
 class Model(Protocol):
-    """A decoder. `read` computes a text, given as token ids, and returns a function for its logits."""
+    """A decoder. `read` computes a text, given as token ids, and returns a function that computes its logits."""
 
     def read(self, text: Sequence[int]) -> Logits: ...
 

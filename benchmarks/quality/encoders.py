@@ -23,7 +23,7 @@ _TEXTS_TOGETHER = 50
 
 
 def embed(path: Path, texts: Sequence[str], name: str = "float32") -> Tensor:
-    """Mean of the hidden states of each text, scaled to unit length: [texts, hidden], float32.
+    """Embed texts: the mean of each text's hidden states, scaled to unit length. Returns [texts, hidden], float32.
 
     path: checkpoint directory. name: setting, one of `contestants.OURS`.
     """

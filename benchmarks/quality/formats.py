@@ -1,4 +1,4 @@
-"""Types of a file's matrices in llama.cpp, by the name of the file's format.
+"""The type of each matrix in llama.cpp's file formats.
 
 Source: `llama_tensor_get_type` in `src/llama-quant.cpp` of https://github.com/ggml-org/llama.cpp (2026-11), for models
 that are no mixture of experts and have no importance matrix.
@@ -21,7 +21,7 @@ FORMATS: Mapping[str, Type] = {
 """Type of most matrices, by the name of the format."""
 
 _FALLBACKS = {Type.Q4_K: Type.Q5_0, Type.Q5_K: Type.Q5_1, Type.Q6_K: Type.Q8_0}
-"""Types that replace others for matrices whose number of inputs is no multiple of 256."""
+"""The types that need a multiple of 256 inputs, and the type that replaces each for other matrices."""
 
 
 def type_of(format_name: str, tensor: str, width: int, layers: int, has_head: bool) -> Type:

@@ -43,7 +43,7 @@ def as_float32(name: str, weights: Tensor) -> tuple[np.ndarray, gguf.GGMLQuantiz
 
 
 def rewrite(source: Path, out: Path, encode: Encode, dither: bool = False) -> Path:
-    """Write a copy of a GGUF file in which `encode` has encoded all matrices anew. Returns `out`.
+    """Write a copy of a GGUF file in which all matrices are encoded by `encode`. Returns `out`.
 
     Vectors and metadata stay the same.
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 class Kept:
-    """A folder with measurements, one file per contestant and text, as `divergence.measure` returns them."""
+    """A folder with one file per contestant and text, which contains the result of `divergence.measure`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

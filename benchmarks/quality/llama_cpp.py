@@ -1,4 +1,4 @@
-"""llama.cpp as a decoder, for the comparison of logits."""
+"""Run a GGUF file with llama.cpp on whole texts to compare its logits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LlamaCpp:
         self._model = LlamaModel(packages, file, vocab_size, torch.get_num_threads(), length, length)
 
     def read(self, text: Sequence[int]) -> Logits:
-        """Compute a text, given as token ids, and return a function for its logits."""
+        """Compute a text with llama.cpp. Returns a function that computes its logits. text: token ids."""
         self._model.clear()
         self._model.step([Row(token, position, 0, True) for position, token in enumerate(text)])
         logits = torch.from_numpy(self._model.all_logits(len(text)).copy())

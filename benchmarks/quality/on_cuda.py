@@ -1,9 +1,9 @@
-"""Quality of the settings of a CUDA device, computed on a CPU with the same rounding of weights, rows, keys and values.
+"""Measure the quality of CUDA settings on a CPU, with the same rounding of weights, activations, keys and values.
 
   python -m benchmarks.quality.on_cuda --packages build/quality/packages --files build/quality/files
 
-Prints a table of the divergence from float32. Sums are those of float32, so the rows show what rounding to fewer bits
-costs, without the bfloat16 of a device. The results are in docs/decisions/0180-low-bits-on-cuda.md.
+Prints a table of the divergence from float32. All sums are in float32, so the table shows the cost of rounding to fewer
+bits, but not that of a device's bfloat16. The results are in docs/decisions/0180-low-bits-on-cuda.md.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from models.layers.linear import Linear
 from weights.quantized_matrix import QuantizedMatrix
 
 ROW_GROUP = 128
-"""Inputs of a row that share a scale, as in `models.backends.cuda.kernels.rounded_linear`."""
+"""Number of consecutive values of an activation row that share a scale, as in `cuda.kernels.rounded_linear`."""
 _BLOCK = 128
-"""Inputs and outputs of a block of an fp8 checkpoint."""
+"""Number of inputs, and of outputs, of a weight block of an fp8 checkpoint."""
 
 Rounding = Callable[[Tensor], Tensor]
 
@@ -51,7 +51,10 @@ def _int4(weight: Tensor) -> Tensor:
 
 
 def _fp8(weight: Tensor) -> Tensor:
-    """Blocks of 128 by 128 with one scale each, as published fp8 checkpoints have them."""
+    """Round a weight matrix to fp8 with one scale per block of 128 by 128, as in published fp8 checkpoints.
+
+    Returns the rounded values in float32.
+    """
     out, inputs = weight.shape
     padded = F.pad(weight, (0, -inputs % _BLOCK, 0, -out % _BLOCK))
     blocks = padded.unflatten(0, (-1, _BLOCK)).unflatten(2, (-1, _BLOCK)).transpose(1, 2)  # type: ignore[no-untyped-call]
@@ -73,12 +76,14 @@ SETTINGS: Mapping[str, tuple[Rounding, Rounding, Rounding]] = {
     "fp8 checkpoint, few rows": (_fp8, _exact, _exact),
     "fp8 checkpoint, many rows (fp8)": (_fp8, _exact, _rows("fp8", 1)),
 }
-"""How linears, output head and rows are rounded. The linears of a setting are those that `--quantize` rounds."""
+"""For each setting: how it rounds the weights of linear layers, the output head, and the rows of activations.
+
+Only those linear layers are rounded that `--quantize` would round."""
 CACHES = {"int8 cache": torch.int8, "fp8 cache": FP8}
 
 
 class RoundedWeight(DenseWeight):
-    """A dense weight that rounds the rows of its products. rounding: of the rows."""
+    """A dense weight that rounds the activations before it multiplies them. rounding: function that rounds them."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, rounding: Rounding) -> None:
         super().__init__(weight, bias)
@@ -95,7 +100,7 @@ class RoundedWeight(DenseWeight):
 
 
 class Packer:
-    """A `LinearPacker` that rounds a weight, and the rows of its products."""
+    """A `LinearPacker` that rounds the weight once, and the activations before each product."""
 
     out_dtype = torch.float32
 
@@ -108,7 +113,10 @@ class Packer:
 
 
 def emulated(file: Path, setting: str) -> Decoder:
-    """A decoder with the rounding of a setting. file: GGUF file in float32. setting: of `SETTINGS` or `CACHES`."""
+    """Load a decoder with the rounding of a setting.
+
+    file: GGUF file in float32. setting: key of `SETTINGS` or `CACHES`.
+    """
     if setting in CACHES:
         return CachedDecoder(file, torch.float32, cache=CACHES[setting])
     of_linears, of_head, of_rows = SETTINGS[setting]

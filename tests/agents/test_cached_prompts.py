@@ -1,4 +1,4 @@
-"""Over ten tool calls of a coding agent, each prompt finds nearly all of the one before it in the prefix cache."""
+"""During ten tool calls of a coding agent, the prefix cache has nearly all tokens of the previous prompt each time."""
 
 from __future__ import annotations
 
@@ -33,13 +33,16 @@ def test_each_prompt_finds_the_one_before_it_in_the_cache(
 
 
 def _is_of_the_loop(exchange: Exchange) -> bool:
-    """Whether the request has the task and tools. Agents also ask for titles and the like."""
+    """Whether a request belongs to the tool loop: it has tools and the text of the task.
+
+    Agents also send other requests, for example to get a title for the conversation.
+    """
     has_tools = isinstance(exchange.body, dict) and bool(exchange.body.get("tools"))
     return has_tools and f"({LONG_LOOP}, streamed)" in str(exchange.body)
 
 
 def _usage(exchange: Exchange) -> Iterator[tuple[int, int]]:
-    """Tokens of the prompt, and how many of them were cached, as a stream of each dialect tells them."""
+    """Yield the number of prompt tokens, and how many of them were cached, from a streamed answer of any dialect."""
     data = [line.removeprefix("data:") for line in exchange.answer.splitlines() if line.startswith("data:")]
     for event in (json.loads(line) for line in data if line.strip() != "[DONE]"):
         if usage := _usage_in(event):

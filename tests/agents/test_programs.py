@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not is_installed(), reason="make test-agents cre
 INSTALLED = [program for program in PROGRAMS if not program.is_recorded]
 TURNS = [(program, turn, mode) for program in INSTALLED for turn in program.turns for mode in program.modes]
 _PROBES = ("/api/hello",)
-"""Requests that need no answer: the program goes on without one."""
+"""Paths of requests that may fail, because the program continues without an answer."""
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """Each program takes one turn with the published weights of SmolLM2-135M-Instruct. Any text counts as an answer.
 
-The chat template of the published file ignores tools, and most coding agents always send some. So it is served with a
-template in the form of Hermes. Agents whose prompts do not fit into its context of 8,192 tokens are skipped, and
-docs/clients.md says so.
+The chat template of the published file ignores tools, but most coding agents always send tools. The model is therefore
+served with a chat template in the format of Hermes. Agents whose prompts do not fit into its context of 8,192 tokens
+are skipped, and docs/clients.md lists them.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ pytestmark = pytest.mark.skipif(not is_installed(), reason="make test-agents cre
 MODEL = "smollm2"
 TASK = "Say hello."
 TIMEOUT_SECONDS = 1800
-"""Some programs set no limit, and a model of this size may write until its context is full."""
+"""Longest duration of a turn. Some programs set no token limit, and a small model may write until its context ends."""
 ATTEMPTS = 3
-"""With its default settings, a program samples. Now and then the model then writes until its context is full, and some
-programs report such an answer as a failure."""
+"""Number of attempts of each turn. Programs sample by default, so the model sometimes writes until its context is full,
+and some programs report such an answer as a failure."""
 INSTALLED = [program for program in PROGRAMS if not program.is_recorded]
 
 
@@ -40,7 +40,7 @@ def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSer
     template.write_text(HERMES_TEMPLATE)
     command = [sys.executable, "-m", "gguf.scripts.gguf_new_metadata", "--chat-template-file", template]
     subprocess.run([*command, published, file], check=True, capture_output=True)
-    # A machine that other programs load takes long for the first steps of a prompt of 8,000 tokens.
+    # On a busy machine, the first steps of a prompt of 8,000 tokens take long.
     with serving(directory / "log", f"{MODEL}={file}", "--hang-seconds", "120") as running:
         yield running
 

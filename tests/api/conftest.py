@@ -1,4 +1,4 @@
-"""Fixtures with the application in this process. The test reads the messages to the worker and answers them."""
+"""Fixtures: the application in this process, without a worker. A test reads messages to the worker and answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from server.api.state import State
 from server.api.telemetry.telemetry import Telemetry
 from server.ipc.client.client import EngineClient
 from server.ipc.wire.descriptions import GenerationInfo, ModelInfo, ModelSpec
-from server.ipc.wire.messages import Generate, GenerateRow, Message, StepOutput
+from server.ipc.wire.generate_messages import Generate, GenerateRow
+from server.ipc.wire.message_base import Message
+from server.ipc.wire.step_messages import StepOutput
 from server.metrics import Metrics
 from server.operations.runtime import Runtime
 from server.settings.settings import Settings
@@ -26,7 +28,7 @@ from tests.wire.fake_worker import describe
 
 
 class Bench:
-    """An application with the fake checkpoints, and the worker's side of its messages.
+    """An application with fake checkpoints. The test plays the role of its worker.
 
     sent: messages to the worker.
     alive: whether the supervisor reports a fresh heartbeat.
@@ -97,7 +99,7 @@ async def http(bench: Bench) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture
 async def guarded(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of an application with the API key `the-key`."""
+    """An HTTP client of an application that requires the API key `the-key`."""
     bench = Bench(tmp_path, Settings(api_keys="the-key"))
     transport = httpx.ASGITransport(bench.app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:

@@ -1,6 +1,6 @@
-"""Valid request bodies that together contain every object of every dialect, for the sweep over all fields.
+"""Valid request bodies that together contain every object of every dialect, for `test_field_sweep.py`.
 
-The example of a route is a sample too. Add one here for a new object inside a body.
+The example of a route is a sample too. If a body gets a new kind of nested object, add a sample with it here.
 """
 
 from __future__ import annotations
@@ -207,11 +207,11 @@ SAMPLES: Mapping[str, Sequence[Mapping[str, Any]]] = {
     ],
     "JinaRerankBody": [{"query": "a", "documents": [{"text": "b"}, "c"]}],
 }
-"""Bodies by the name of their schema."""
+"""Sample bodies, by name of their schema."""
 
 
 def bodies() -> list[type[BaseModel]]:
-    """The schemas of all request bodies; those of a route that takes several are listed one by one."""
+    """The schemas of all request bodies. If a route accepts several schemas, each is listed."""
     found: dict[type[BaseModel], None] = {}
     for route in ROUTES:
         members = get_args(route.body.model_fields["root"].annotation) if issubclass(route.body, RootModel) else ()
@@ -231,7 +231,7 @@ def samples(body: type[BaseModel]) -> list[Mapping[str, Any]]:
 
 
 def classes(annotation: Any, found: set[type[BaseModel]]) -> None:
-    """Add the classes of all objects that a field may contain."""
+    """Add to `found` the classes of all objects that a field of the type `annotation` may contain, at any depth."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         if annotation not in found:
             found.add(annotation)
@@ -243,7 +243,10 @@ def classes(annotation: Any, found: set[type[BaseModel]]) -> None:
 
 
 def objects(value: Any, place: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], type[BaseModel]]]:
-    """Places, in the JSON of a body, of all objects inside a validated body, and their classes."""
+    """Yield the path in the JSON, and the class, of each object inside a validated body.
+
+    place: path of `value`.
+    """
     if isinstance(value, BaseModel):
         yield place, type(value)
         for name, field in type(value).model_fields.items():

@@ -11,7 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from server.ipc.wire.messages import Failed, Finished, Hypothesis, Tokens
+from server.ipc.wire.generate_messages import Finished, Hypothesis, Tokens
+from server.ipc.wire.step_messages import Failed
 from server.log_format import JsonFormatter
 from tests.api.conftest import Bench
 from tests.wire.fake_worker import FIRST_BYTE
@@ -21,7 +22,7 @@ Records = Callable[[], list[logging.LogRecord]]
 
 @pytest.fixture
 def records(caplog: pytest.LogCaptureFixture) -> Records:
-    """A function. It returns the lines that the access log has so far."""
+    """A function that returns the records of the access log so far."""
     caplog.set_level(logging.INFO, "triptych.access")
     return lambda: [record for record in caplog.records if record.name == "triptych.access"]
 
@@ -144,7 +145,10 @@ async def test_a_stream_that_fails_is_logged_with_the_failure(
 
 
 async def test_the_secret_of_a_link_is_not_logged(bench: Bench, http: httpx.AsyncClient, records: Records) -> None:
-    """`HEAD` leaves the file where it is, so the link works after its line of the log."""
+    """The log never has the key of a download link. Otherwise a reader of the log could fetch the file.
+
+    A link still works after a `HEAD` request, so its path must not be logged.
+    """
     bench.become_ready()
     job = bench.state.documents.add("", "letter.txt", "text/plain", 1)
     job.status, job.result = "done", b"text"

@@ -1,4 +1,4 @@
-"""docs/adding-a-dialect.md names every place of the dialect of LibreTranslate."""
+"""docs/adding-a-dialect.md names every file that belongs to the LibreTranslate dialect."""
 
 from __future__ import annotations
 

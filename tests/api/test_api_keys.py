@@ -1,4 +1,4 @@
-"""API keys: forms of the key file, its mistakes, comparison, changes while the server runs, and names in the log."""
+"""API keys: formats and errors of the key file, comparison, reloading while the server runs, and names in the log."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_tables_with_names_and_limits(file: Path) -> None:
 
 
 def test_a_name_of_a_key_of_the_settings_is_refused(tmp_path: Path) -> None:
-    """Two keys of one name: one of them would be lost."""
+    """A key in the file must not have the name of a key from the settings, because only one of them would be kept."""
     path = tmp_path / "keys.toml"
     path.write_text('[keys.setting-1]\nkey = "of-the-file"\n')
     assert load_keys(["of-the-file"], path).find(b"of-the-file") == KeyLimits("setting-1")
@@ -122,7 +122,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("garbage", ["two words", "a\tb", "caf\u00e9", "\x00\x01", "<p>Not Found</p>"])
 def test_a_line_that_is_no_key_refuses_the_file(tmp_path: Path, garbage: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A damaged file takes the place of no keys. The message has the number of the line, and not its text."""
+    """A damaged file does not replace the present keys. The message has the line number but not the line's text."""
     path = tmp_path / "keys"
     path.write_text("real-key\n")
     keys = load_keys([], path)
@@ -169,7 +169,7 @@ def test_a_broken_or_missing_file_leaves_the_keys_with_one_line(file: Path, capl
 
 
 def test_a_replaced_link_is_a_change(tmp_path: Path) -> None:
-    """Kubernetes replaces the files of a secret by replacing a link."""
+    """The file is read again if it is a symbolic link with a new target. Kubernetes updates secrets in this way."""
     (tmp_path / "one").write_text("old\n")
     (tmp_path / "two").write_text("new\n")
     os.utime(tmp_path / "two", ns=(1, 1))

@@ -1,4 +1,4 @@
-"""The number of recordings in memory is limited, and every finished request makes room for another."""
+"""The number of recordings in memory is limited, and every request that ends makes room for another one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ async def test_a_refused_request_makes_room_for_another(bench: Bench, http: http
 
 
 def test_the_door_knows_the_paths_of_all_recordings() -> None:
-    """The body of a recording waits for room instead of being counted, and refused, when its headers arrive."""
+    """`RECORDING_PATHS` has the path of every recording route.
+
+    Requests to these paths wait for room when the door is full; the door refuses other requests at once.
+    """
     assert {route.path for route in registry.ROUTES if isinstance(route, RecordingRoute)} == RECORDING_PATHS
 
 

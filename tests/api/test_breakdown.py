@@ -9,7 +9,8 @@ import time
 import httpx
 import pytest
 
-from server.ipc.wire.messages import Encode, Encoded, Finished, Hypothesis, Tokens
+from server.ipc.wire.encode_messages import Encode, Encoded
+from server.ipc.wire.generate_messages import Finished, Hypothesis, Tokens
 from tests.api.conftest import Bench
 
 ASKING = {"X-Breakdown": "1"}
@@ -23,7 +24,7 @@ async def encode_message(bench: Bench) -> Encode:
 
 
 def parts_of(answer: httpx.Response) -> dict[str, float]:
-    """Milliseconds of each part."""
+    """Duration in milliseconds of each part in the `Server-Timing` header, by name."""
     return {name: float(value) for name, value in re.findall(r"(\w+);dur=([\d.-]+)", answer.headers["server-timing"])}
 
 
@@ -61,7 +62,7 @@ async def test_other_requests_get_no_parts(bench: Bench, http: httpx.AsyncClient
 async def test_generated_text_has_parts_unless_it_is_a_stream(
     bench: Bench, http: httpx.AsyncClient, stream: bool
 ) -> None:
-    """The first of several steps begins the part `step`, and the last one ends it."""
+    """A whole answer has the header; a stream does not. The part `step` lasts from the first step to the last one."""
     bench.become_ready()
     body = {"model": "decoder", "prompt": "a", "stream": stream, "max_new_tokens": 2}
     asking = asyncio.create_task(http.post("/generate", json=body, headers=ASKING))

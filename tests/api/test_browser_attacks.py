@@ -1,6 +1,6 @@
-"""What a browser sends for a hostile page, by the Fetch standard: no request of it reaches a route of a keyless server.
+"""A server without API keys refuses every request that a browser sends for a hostile web page.
 
-Source: Fetch Standard (WHATWG), `Origin` header and `Sec-Fetch-*`; HTML Standard, form submission.
+Source of the headers: Fetch Standard (WHATWG), `Origin` and `Sec-Fetch-*`; HTML Standard, form submission.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SERVER = "localhost:8000"
 
 
 class Page(NamedTuple):
-    """A page that attacks. host: `Host` of its requests. origin: its origin. site: `Sec-Fetch-Site` of its requests."""
+    """A hostile page. host, site: the headers `Host` and `Sec-Fetch-Site` of its requests. origin: its origin."""
 
     host: str
     origin: str
@@ -88,8 +88,11 @@ async def test_no_form_of_a_hostile_page_is_read(bench: Bench, http: httpx.Async
 
 @pytest.mark.parametrize("name", PAGES)
 async def test_a_hostile_page_reads_nothing(bench: Bench, http: httpx.AsyncClient, name: str) -> None:
-    """Images, scripts, fetch, event streams, preflights and upgrades. A page of another port of this machine may send
-    a GET without an origin, as an image; it cannot read the answer."""
+    """Requests by fetch, event stream, WebSocket, image, script, frame and preflight are refused.
+
+    One exception: a page from another port of this machine may load an image, script or frame. Such a GET has no
+    origin, and the page cannot read the answer.
+    """
     bench.become_ready()
     page = PAGES[name]
     for path in FETCHED:
@@ -98,7 +101,7 @@ async def test_a_hostile_page_reads_nothing(bench: Bench, http: httpx.AsyncClien
             if mode == "websocket":
                 headers |= {"upgrade": "websocket", "connection": "Upgrade"}
             answer = await http.get(path, headers=headers)
-            # A page whose name was rebound sends no origin with a GET; its `Host` is refused all the same.
+            # After DNS rebinding, a real browser sends no origin with a GET. The `Host` header is refused anyway.
             assert answer.status_code == 403, (path, mode)
             assert "access-control-allow-origin" not in answer.headers
         if page.site != "same-site":
@@ -132,7 +135,7 @@ async def test_probes_say_nothing_to_any_page(bench: Bench, http: httpx.AsyncCli
 
 @pytest.mark.parametrize("name", PAGES)
 async def test_no_route_of_any_method_serves_a_hostile_page(bench: Bench, http: httpx.AsyncClient, name: str) -> None:
-    """All routes of the document, newer ones included. A check that names methods would forget DELETE."""
+    """Every route and method of the OpenAPI document is refused, so that new routes are covered too."""
     bench.become_ready()
     paths = (await http.get("/openapi.json", headers={"host": SERVER})).json()["paths"]
     page, asked = PAGES[name], 0

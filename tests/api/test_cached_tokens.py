@@ -1,4 +1,4 @@
-"""The prefix cache for clients: `usage.cached_tokens`, and API keys never share cached prompts."""
+"""Answers report `usage.cached_tokens`, and two API keys never share cached prompts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from server.ipc.wire.frames import encode_frame
-from server.ipc.wire.messages import Finished, Generate, Hypothesis, Tokens
+from server.ipc.wire.generate_messages import Finished, Generate, Hypothesis, Tokens
 from server.settings.settings import Settings
 from tests.api.conftest import Bench
 
@@ -68,7 +68,7 @@ async def test_each_key_has_its_own_salt(guarded: Bench) -> None:
 
 
 async def test_the_salt_of_a_key_differs_between_servers(guarded: Bench, tmp_path: Path) -> None:
-    """A salt cannot be computed from its key, because every process has its own secret."""
+    """The salt of an API key depends on a secret of the process, so nobody can compute it from the key alone."""
     other = Bench(tmp_path, Settings(api_keys=["first-key"]))
     other.become_ready()
     assert await salt_of(other, "first-key") != await salt_of(guarded, "first-key")

@@ -1,4 +1,4 @@
-"""Nothing of a request stays in memory after its answer."""
+"""After the answer, no object of a request stays in memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from server.ipc.client.call import Call
-from server.ipc.wire.messages import Finished, Hypothesis, Tokens
+from server.ipc.wire.generate_messages import Finished, Hypothesis, Tokens
 from tests.api.conftest import Bench
 
 
@@ -20,7 +20,7 @@ def open_calls() -> int:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 async def test_an_answered_request_leaves_no_call(bench: Bench, http: httpx.AsyncClient, stream: bool) -> None:
-    """The timer of the deadline refers to the call. It must end with the answer, not after a minute."""
+    """The deadline's timer refers to the call, so it must be cancelled at the answer and not run for a minute."""
     bench.become_ready()
     body = {"prompt": "abc", "model": "decoder", "stream": stream}
     posted = asyncio.create_task(http.post("/generate", json=body))

@@ -1,4 +1,4 @@
-"""Encodings that the client of a form names: any but UTF-8 is refused before a byte of the form is decoded."""
+"""A form with another charset than UTF-8 in its content type is refused before any of it is decoded."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from server.settings.settings import Settings
 from tests.api.conftest import Bench
 
 CODECS = ("punycode", "idna", "undefined", "unicode_escape", "utf-7", "zlib", "latin-1", "no-such-codec")
-"""Codecs of Python that raise errors of other kinds, make surrogates, or are no encodings of text.
-Python keeps the names that it does not know."""
+"""Codecs of Python that raise unusual errors, decode to surrogates, or do not encode text, and an unknown name.
+
+Python would keep each unknown name in a cache for ever."""
 FORM = b'--x\r\ncontent-disposition: form-data; name="q"\r\n\r\n%b\r\n--x--\r\n'
 
 
@@ -35,7 +36,7 @@ async def test_another_charset_is_refused(path: str, codec: str, bench: Bench, h
 
 @pytest.mark.parametrize("charset", ["", "; charset=utf-8", "; charset=UTF-8", '; charset="utf8"'])
 async def test_a_form_is_utf8(charset: str, http: httpx.AsyncClient) -> None:
-    """A text in another encoding is refused, as it is in a form without parts. It would become other characters."""
+    """A form that is declared as UTF-8 but contains other bytes is refused. Decoding would replace characters."""
     headers = {"content-type": f"multipart/form-data; boundary=x{charset}"}
     for path in ("/detect", "/translate_file"):
         answer = await http.post(path, content=FORM % b"caf\xe9", headers=headers)
@@ -43,7 +44,10 @@ async def test_a_form_is_utf8(charset: str, http: httpx.AsyncClient) -> None:
 
 
 async def test_a_form_without_a_key_does_not_tell_its_fault(tmp_path: Path) -> None:
-    """A request without a key cannot find out which routes exist, also not by a body that is too large."""
+    """Without an API key, every form gets 401 or 403, so a client cannot find out which routes exist.
+
+    This holds also for wrong content types and for bodies that are too large.
+    """
     bench = Bench(tmp_path, Settings(api_keys="the-key", max_body_bytes=1000, max_document_bytes=1000))
     bench.become_ready()
     transport = httpx.ASGITransport(bench.app)

@@ -1,4 +1,4 @@
-"""Chat has limits of its own: larger bodies, prompts bounded by the context in tokens, answers by the KV cache."""
+"""Limits of chat routes: larger bodies than other routes, prompts up to the context, answers up to the KV cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import orjson
 import pytest
 from starlette.datastructures import Headers
 
-from server.ipc.wire.messages import Finished, Generate, Hypothesis
+from server.ipc.wire.generate_messages import Finished, Generate, Hypothesis
 from server.operations.chatting import chat_prompt
 from server.settings.settings import Settings
 from server.text import checkpoint_text
@@ -53,7 +53,7 @@ async def post(http: httpx.AsyncClient, path: str, text: str, **more: Any) -> ht
 
 
 async def answered(bench: Bench, http: httpx.AsyncClient, path: str, text: str, **more: Any) -> Generate:
-    """The message to the worker for a request that is answered."""
+    """Send a chat request, answer it, and return the message that the worker got."""
     posted = asyncio.create_task(post(http, path, text, **more))
     while not bench.sent and not posted.done():
         await asyncio.sleep(0.001)
@@ -67,7 +67,10 @@ async def answered(bench: Bench, http: httpx.AsyncClient, path: str, text: str, 
 
 @pytest.mark.parametrize("path", CHAT)
 async def test_a_large_conversation_is_refused_by_its_length(bench: Bench, http: httpx.AsyncClient, path: str) -> None:
-    """3 MiB are rendered or counted, 31 MiB are not even parsed. Both are too long for the model, not for the route."""
+    """A body that the route accepts but whose prompt exceeds the context gets 400 with the context length.
+
+    The server renders or counts 3 MiB, but does not even parse 31 MiB.
+    """
     for size in (3 * MIB, 31 * MIB):
         refused = await post(http, path, "word " * (size // 5))
         assert refused.status_code == 400, refused.text
@@ -93,7 +96,7 @@ async def test_the_error_has_the_code_of_a_long_prompt(bench: Bench, http: httpx
 async def test_a_conversation_longer_than_the_kv_cache_is_refused_as_too_long(
     bench: Bench, http: httpx.AsyncClient, path: str
 ) -> None:
-    """Agents shorten their conversation after this error, and after no other."""
+    """The error is the one for a too long prompt, because agents shorten the conversation only after this error."""
     tokens = 32_768 - len(bench.runtime.texts["decoder"].tokenizer.encode(["a"])[0].ids)
     refused = await post(http, path, "a" * tokens)
     param = "input" if path == "/v1/responses" else "messages"
@@ -108,7 +111,7 @@ async def test_a_conversation_longer_than_the_kv_cache_is_refused_as_too_long(
 
 
 def conversation(turns: int, num_tools: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """An agent's messages and tools: about 100 kB in JSON."""
+    """Messages and tools of an agent, with `turns` tool calls. 40 turns and 30 tools are about 100 kB of JSON."""
     tools = [
         {
             "type": "function",
@@ -142,7 +145,11 @@ def conversation(turns: int, num_tools: int) -> tuple[list[dict[str, Any]], list
 async def test_an_agent_of_25000_tokens_with_30_tools_is_admitted_at_once(
     bench: Bench, http: httpx.AsyncClient
 ) -> None:
-    """The tokenizer has one token for each byte, so the context has the room of 25,000 tokens of four bytes."""
+    """A conversation of 25,000 tokens is accepted.
+
+    The test's tokenizer has one token per byte instead of about one per four bytes, so the context is four times as
+    large.
+    """
     info = msgspec.structs.replace(bench.infos["decoder"], context_tokens=4 * CONTEXT, kv_blocks={"self": 8192})
     bench.client.on_ready([info], "cpu", bench.sent.append)
     messages, tools = conversation(40, 30)
@@ -164,7 +171,7 @@ async def test_an_agent_of_25000_tokens_with_30_tools_is_admitted_at_once(
 async def test_a_large_answer_limit_is_cut_to_the_kv_cache(
     bench: Bench, http: httpx.AsyncClient, path: str, limit: dict[str, Any]
 ) -> None:
-    """Agents ask for 32,000 tokens. Prompt and answer together fit the context, but not the KV cache."""
+    """Agents ask for up to 32,000 new tokens. The answer is limited to the room that the KV cache has."""
     message = await answered(bench, http, path, "a" * 25_000, **limit)
     (row,) = message.rows
     assert len(message.prompts[0]) + row.max_new_tokens == 1024 * 32
@@ -173,7 +180,10 @@ async def test_a_large_answer_limit_is_cut_to_the_kv_cache(
 async def test_a_prompt_that_may_be_long_is_counted_in_pieces(
     bench: Bench, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the bound of tokens does not decide is counted: a prompt that fits is answered, a longer one refused."""
+    """If the number of characters does not decide whether a prompt fits, its tokens are counted in pieces.
+
+    A prompt that fits is answered; a longer one is refused without counting the rest.
+    """
     monkeypatch.setattr(chat_prompt, "MAX_TEXT_TOKENS", 10_000)
     monkeypatch.setattr(chat_prompt, "PIECE_TOKENS", 3000)
     message = await answered(bench, http, CHAT[0], "é" * 15_000)

@@ -1,4 +1,4 @@
-"""An answer that its deadline has ended: an error in each dialect, a finish reason natively, and never `length`."""
+"""Answers that end at their deadline: an error in other dialects, a finish reason in the native one, never `length`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 
 from server.api.bodies.json_answer import MAX_INLINE
 from server.api.dialects.native.generation import GenerateRenderer
+from server.ipc.wire.generate_messages import Finished, Hypothesis, Tokens
 from server.ipc.wire.logprobs import TokenLogprob, pack
-from server.ipc.wire.messages import Finished, Hypothesis, Tokens
 from server.settings.settings import Settings
 from server.text.chats.chat import ChatTemplates
 from tests.api.conftest import Bench
@@ -35,17 +35,17 @@ BODIES: dict[str, dict[str, Any]] = {
     "/generate": {"inputs": "abc"},
     "/models/decoder": {"inputs": "abc", "parameters": {"max_new_tokens": 5}},
 }
-"""A request for a whole answer to each route of another dialect that generates with a decoder and can stream."""
+"""Bodies of requests without streaming, by path: the routes of other dialects that generate text and can stream."""
 WHOLE: dict[str, dict[str, Any]] = {
     "/models/translator": {"inputs": "abc", "parameters": {"src_lang": "en", "tgt_lang": "de"}},
     "/translate": {"q": "abc", "source": "en", "target": "de"},
     "/v2/translate": {"text": ["abc"], "source_lang": "EN", "target_lang": "DE"},
 }
-"""Requests to routes that generate and never stream."""
+"""Bodies of requests, by path: the routes that generate text and never stream."""
 COMPLETE = ("[DONE]", '"done":true', "message_stop", "response.completed", "response.incomplete", 'generated_text":"')
 """Texts that only a complete stream has."""
 LIMITS = ("length", "MAX_TOKENS", "max_tokens", 'max_output_tokens"}')
-"""How the dialects name an answer with the largest number of tokens."""
+"""Names in the dialects for an answer that reached the largest number of tokens."""
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def chats(bench: Bench) -> Bench:
 async def post_until_the_deadline(
     bench: Bench, http: httpx.AsyncClient, path: str, body: dict[str, Any], tokens: int = 3
 ) -> httpx.Response:
-    """Post a request, and report some tokens of each row and that the deadline has ended it, when it has passed."""
+    """Post a request. As its worker, send `tokens` tokens of each row, and after the deadline that it has ended."""
     posted = asyncio.create_task(http.post(path, json=body))
     async with asyncio.timeout(HANG_SECONDS):
         message = await bench.sent_generate()
@@ -116,7 +116,7 @@ async def test_a_stream_ends_with_an_error(chats: Bench, http: httpx.AsyncClient
 async def test_the_native_dialect_reports_it(
     bench: Bench, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, stream: bool, tokens: int
 ) -> None:
-    """The end of a large answer is rendered in a thread, after its deadline."""
+    """The answer has the finish reason, even if it is so large that a thread renders it after the deadline."""
     render = GenerateRenderer.whole
     monkeypatch.setattr(GenerateRenderer, "whole", lambda *arguments: (time.sleep(0.05), render(*arguments))[1])
     bench.become_ready()

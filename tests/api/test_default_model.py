@@ -1,4 +1,4 @@
-"""The model of requests that name none, wherever the server mentions it: answers, `/info`, and the printed example."""
+"""The default model of requests without `model` is the same in answers, in `/info` and in the example at the start."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from server.greeting import greeting
-from server.ipc.wire.messages import Finished, Hypothesis
+from server.ipc.wire.generate_messages import Finished, Hypothesis
 from tests.api.conftest import Bench
 
 

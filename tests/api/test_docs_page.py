@@ -1,4 +1,4 @@
-"""The page /docs: complete without any other host, open without a key, and the schema guarded by the key."""
+"""The page /docs needs no other host and no API key; the OpenAPI document that it shows needs the key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEY = {"authorization": "Bearer the-key"}
 
 
 class Addresses(HTMLParser):
-    """Collects every address that a browser would load for a page."""
+    """Collects every URL that a browser would load for a page."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

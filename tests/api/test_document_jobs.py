@@ -1,4 +1,4 @@
-"""Documents in the memory of the HTTP process."""
+"""Translated documents that the HTTP process keeps in memory: their links and their limit of bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ def test_a_link_with_any_text_is_not_found(token: str) -> None:
 
 
 def test_texts_that_are_larger_than_their_file_are_counted() -> None:
-    """An archive of some kilobytes may have megabytes of text, which stay in memory until they are translated."""
+    """A document counts with the size of its texts if they are larger than its file.
+
+    A compressed file of some kilobytes may contain megabytes of text, which stay in memory until the translation ends.
+    """
     jobs = DocumentJobs(1000 * WORKING_BYTES, 60.0)
     job = jobs.add("owner", "letter.docx", "text/plain", 10)
     jobs.count_texts(job, 5)

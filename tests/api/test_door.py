@@ -1,4 +1,6 @@
-"""Requests are refused before their bodies are read when too many are in progress, in the shape of their dialect."""
+"""If too many requests are in progress, further ones are refused before their bodies are read.
+
+The refusal has the error format of the request's dialect."""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ def test_requests_and_bytes_are_limited() -> None:
     door.leave(first)
     door.leave(second)
     assert door.requests == door.body_bytes == 0
-    # The door lets a single body above its limit pass: the limit of one body refuses it when it is read.
+    # The door admits a body above its limit if no other is in progress. The limit of one body refuses it later.
     door.enter(first, headers(500))
     door.leave(first)
 
@@ -79,7 +81,7 @@ def test_a_body_without_a_length_is_counted_as_it_arrives() -> None:
     with pytest.raises(Overloaded, match="other requests in progress have 70 bytes"):
         door.receive(other, 40)
     door.leave(other)
-    # Alone, it may become larger than the limit of all: the limit of one body refuses it when it is read.
+    # The only body in progress may exceed the limit of all bodies. The limit of one body refuses it later.
     door.receive(one, 400)
     door.leave(one)
     assert door.requests == door.body_bytes == 0
@@ -126,7 +128,7 @@ async def test_the_place_of_a_request_is_free_after_its_answer(bench: Bench, htt
 
 
 async def test_the_protocol_refuses_without_the_application(bench: Bench) -> None:
-    """The protocol refuses like the middleware, even a request whose body arrives after the refusal."""
+    """The HTTP protocol refuses requests with the same answer as the middleware, even before the body has arrived."""
     bench.become_ready()
     bench.state.door.max_requests = 0
     async with httpx.AsyncClient(transport=httpx.ASGITransport(bench.app), base_url="http://localhost") as http:
@@ -186,7 +188,7 @@ async def test_the_protocol_leaves_keys_and_other_needs_to_the_application(bench
 async def test_a_refusal_is_logged_and_counted_with_its_limit_and_its_route(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_early: bool
 ) -> None:
-    """The protocol and the middleware leave the same behind."""
+    """A refusal by the HTTP protocol (`is_early`) and one by the middleware have the same log entry and metrics."""
     monkeypatch.setattr("server.api.connection.arrivals.steps_uninterrupted", nullcontext)
     caplog.set_level(logging.INFO, "triptych.access")
     bench = Bench(tmp_path, Settings(api_keys="secret"))
@@ -234,7 +236,10 @@ async def test_steps_are_not_interrupted_while_requests_are_refused(
 
 
 async def test_the_protocol_refuses_requests_to_a_full_model(bench: Bench) -> None:
-    """The default model of `/generate` has reached the share of requests that one of several models may have."""
+    """The HTTP protocol refuses requests for a model that has its share of the allowed requests in progress.
+
+    A request to `/generate` without `model` counts as one for the default model.
+    """
     bench.become_ready()
     admission = bench.runtime.admission
     admission.models, admission.max_requests = 2, 4
@@ -296,9 +301,10 @@ async def test_pipelined_requests_are_refused_and_answered_in_order(bench: Bench
 
 
 async def test_requests_that_arrive_at_once_start_in_turns_and_count_before(bench: Bench) -> None:
-    """Many requests arrive in one turn of the event loop.
+    """Many requests arrive in one iteration of the event loop.
 
-    Those that one model may have start, and the others are refused.
+    Requests up to the limit of the model are admitted. They start in several iterations but count from their arrival,
+    so the other requests are refused at once.
     """
     bench.become_ready()
     admission, started, starts = bench.runtime.admission, 0, []

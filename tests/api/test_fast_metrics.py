@@ -1,4 +1,4 @@
-"""The metrics without locks render exactly as those of prometheus_client."""
+"""Our metrics, which use no locks, render the same text as metrics of prometheus_client."""
 
 from __future__ import annotations
 

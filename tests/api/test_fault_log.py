@@ -1,4 +1,6 @@
-"""Faults are logged once, with place and request id, and without messages of exceptions, which may hold prompts."""
+"""An internal error is logged once, with the place in the code and the request id.
+
+The message of the exception is not logged, because it may contain parts of a prompt."""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from server.ipc.wire.messages import Tokens
+from server.ipc.wire.generate_messages import Tokens
 from server.log_format import JsonFormatter, fault_place, start_logging
 from server.operations.generating import generated_text
 from tests.api.conftest import Bench

@@ -40,7 +40,7 @@ def test_every_field_of_every_body_has_a_description(schemas: dict[str, Any]) ->
 
 
 def test_every_description_is_used() -> None:
-    """An entry that no schema uses is a mistake in its name, or is left over."""
+    """Every entry of the descriptions is used by a schema. An unused entry has a wrong name, or its field is gone."""
     _, definitions = models_json_schema([(body, "validation") for body in BODIES])
     schemas = definitions["$defs"]
     used: set[str] = set()
@@ -53,7 +53,7 @@ def test_every_description_is_used() -> None:
 
 
 def test_a_description_agrees_with_the_kind_of_its_field(schemas: dict[str, Any]) -> None:
-    """A field without effect is marked as such, and a field that works is not called otherwise."""
+    """The description says that a field has no effect, or is not supported, exactly if its kind says so."""
     says = {"accepted without effect": "hint", "dropped, and named": "wish", "not supported": "refused"}
     wrong = []
     for name in reachable(schemas, NAMES):
@@ -92,7 +92,10 @@ def test_the_api_reference_has_every_route_and_field(schemas: dict[str, Any]) ->
 
 
 def test_no_sampling_field_that_works_is_refused_or_dropped_in_a_body_that_inherits_it(schemas: dict[str, Any]) -> None:
-    """A field that was refused before the server had it must not stay so: the field of a subclass wins."""
+    """A body must not refuse or drop a sampling field that its base class supports.
+
+    A subclass may still have such a field from the time before the server supported it, and would override the base.
+    """
     works = SamplingFields.model_fields.keys()
     inheriting = [body.__name__ for body in BODIES if issubclass(body, SamplingFields)]
     assert len(inheriting) > 3

@@ -1,7 +1,8 @@
-"""Every field of every dialect: with null, with its neutral values, and with values of its kind.
+"""Send every field of every dialect with null, with its neutral values, and with other values.
 
-Null and neutral values are the same as an absent field, and are never named. A hint has no effect with any value. A
-wish has none either, and is named. A refused field is an error that names it. Fields that work are tested elsewhere.
+Null and neutral values have the same result as an absent field, and `X-Ignored-Parameters` does not name the field. The
+kind of the field decides about other values. A hint has no effect and is not named. A wish has no effect and is named.
+A refused field is an error that names it. Fields that work are tested elsewhere.
 """
 
 from __future__ import annotations
@@ -30,15 +31,18 @@ WISHES: Mapping[str, tuple[Any, ...]] = {
     "OllamaOptions.repeat_last_n": (64,),
     "OllamaShowBody.verbose": (True,),
 }
-"""Valid values of wishes that do not take any value."""
+"""Valid values of those wishes (see `SCHEMA.FIELD`) that do not accept arbitrary values."""
 WORKING = {"OllamaOptions.repeat_last_n": (0,)}
-"""Values of wishes that the server can grant: they are not named, but have an effect."""
+"""Values of wishes that the server supports. They have an effect, and the field is not named."""
 BODIES = bodies()
 ABSENT = object()
 
 
 def swept(body: type[BaseModel]) -> Iterator[tuple[Mapping[str, Any], Place, type[BaseModel]]]:
-    """(sample, place, class) of each object of a body. Each class is swept once for each place of its kind."""
+    """Yield (sample, path, class) of each object in the samples of a body.
+
+    Objects of the same class whose paths differ only in list indices are yielded once.
+    """
     seen = set()
     for sample in samples(body):
         for place, kind in objects(validate(sample, body)):
@@ -49,7 +53,7 @@ def swept(body: type[BaseModel]) -> Iterator[tuple[Mapping[str, Any], Place, typ
 
 
 def fields(kind: type[BaseModel]) -> Iterator[tuple[str, str | None, tuple[Any, ...]]]:
-    """(name on the wire, kind, neutral values) of each field that may be absent."""
+    """Yield (name in the JSON, kind, neutral values) of each optional field of a schema."""
     for name, field in kind.model_fields.items():
         if not field.is_required():
             neutral = [value for mark in field.metadata for value in getattr(mark, "neutral", ())]
@@ -58,7 +62,7 @@ def fields(kind: type[BaseModel]) -> Iterator[tuple[str, str | None, tuple[Any, 
 
 
 def with_value(sample: Mapping[str, Any], place: Place, name: str, value: Any) -> dict[str, Any]:
-    """A copy of a body in which a field of the object at `place` has a value, or is absent."""
+    """Copy a sample and set the field `name` of the object at the path `place`, or remove it if `value` is ABSENT."""
     made = copy.deepcopy(dict(sample))
     owner: Any = made
     for part in place:
@@ -71,7 +75,7 @@ def with_value(sample: Mapping[str, Any], place: Place, name: str, value: Any) -
 
 
 def outcome(body: type[BaseModel], value: dict[str, Any]) -> tuple[Any, list[str]]:
-    """The specification of a body, or the text of the error, and the names of the dropped parameters."""
+    """Validate and parse a body. Returns its specification or the text of the error, and names of dropped fields."""
     try:
         checked = validate(value, body)
         if isinstance(checked, ResponsesBody):
@@ -96,7 +100,7 @@ def spelled(place: Place) -> str:
 
 
 def is_placed(sample: Mapping[str, Any], place: Place) -> bool:
-    """Whether a sample has an object at a place; texts become objects only when a body is read."""
+    """Whether the JSON of a sample has an object at this path. Validation turns some texts into objects."""
     owner: Any = sample
     for part in place:
         if isinstance(owner, str):

@@ -269,7 +269,10 @@ async def test_a_request_has_one_host(tmp_path: Path, hosts: list[bytes], keys: 
 
 @pytest.mark.parametrize(("host", "status"), [("127.0.0.1", 403), ("0.0.0.0", 200)])
 async def test_prometheus_may_name_the_service(tmp_path: Path, host: str, status: int) -> None:
-    """A loopback metrics port is open to the pages of a browser on this machine, another one to the whole network."""
+    """A metrics port that listens on all addresses accepts any `Host`, such as the name of a Kubernetes service.
+
+    On a loopback address it accepts local names only, because pages in a browser on this machine could reach it.
+    """
     settings = {"metrics_port": 0, "metrics_host": host, "insecure_no_auth": True}
     async with application(tmp_path, **settings) as bench:
         transport = httpx.ASGITransport(create_monitoring(bench.state))

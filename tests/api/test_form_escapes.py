@@ -1,4 +1,4 @@
-"""Escapes in URL-encoded forms, against the parser of the standard library."""
+"""Percent escapes in URL-encoded forms are decoded as by the parser of the standard library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Every route at the published limits, alone and together, on an idle server with several models: never a 429."""
+"""An idle server with several models never answers 429 to a single request within the published limits.
+
+Every route is tested at each limit, and at several limits together."""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from tests.api.conftest import Bench
 MAX_BODY_BYTES = 20_000
 MAX_CHARACTERS = 4000
 COUNTS = {"n": 16, "best_of": 16, "num_beams": 16, "top_logprobs": 20, "num_alternatives": 15, "top_k": 1000}
-"""Fields that multiply the work, at their largest values."""
+"""Fields that multiply the work of a request, with their largest allowed values."""
 LONG = ("one two " * MAX_CHARACTERS)[:MAX_CHARACTERS]
 TEXTS = ("inputs", "input", "prompt", "text", "texts", "query", "q", "documents", "context", "labels", "ids")
 """Fields with the texts of a request."""
@@ -37,9 +39,9 @@ def idle(tmp_path: Path) -> Iterator[Bench]:
 
 
 def bodies(path: str) -> list[dict[str, Any]]:
-    """The bodies of a route at every combination of three limits: long texts, long lists, large counts.
+    """Bodies for a route: one for each combination of long texts, long lists and large counts.
 
-    A list is shortened until the body is within the limit of bytes.
+    Lists are shortened until the body is within the limit of bytes.
     """
     found: dict[bytes, dict[str, Any]] = {}
     for route, *flags in itertools.product([known for known in ROUTES if known.path == path], *[(False, True)] * 3):
@@ -64,7 +66,7 @@ async def test_no_request_within_the_limits_is_refused_with_429(idle: Bench, pat
     async with httpx.AsyncClient(transport=httpx.ASGITransport(idle.app), base_url="http://localhost") as http:
 
         async def reserved_by(body: dict[str, Any]) -> int:
-            """Send a request until the worker gets it, or it is answered. Returns the memory that it reserved."""
+            """Send a request until the worker gets it, or it is answered. Returns the reserved memory in bytes."""
             idle.sent.clear()
             asked = asyncio.create_task(http.post(url, json=body))
             while not asked.done() and not idle.sent:
@@ -81,5 +83,5 @@ async def test_no_request_within_the_limits_is_refused_with_429(idle: Bench, pat
         for body in bodies(path):
             admission.memory_bytes = DEFAULT_MEMORY_BYTES
             admission.memory_bytes = max(await reserved_by(body), 1)
-            # Now the request takes all memory, more than the share of one of several models.
+            # Now the request needs all the memory, although a model's share is smaller if there are several models.
             await reserved_by(body)

@@ -1,4 +1,4 @@
-"""Kinds of fields, and the header that names the dropped parameters."""
+"""The kinds of fields decide which are dropped or refused, and a header names the dropped ones."""
 
 from __future__ import annotations
 
@@ -74,7 +74,10 @@ def test_refused_fields_name_their_neutral_values() -> None:
 
 @pytest.mark.parametrize("name", ["mirostat", "n_probs", "min_keep", "t_max_predict_ms"])
 def test_a_number_is_no_truth_value(name: str) -> None:
-    """`Annotated[Any, only(0)]` was the same type as `Annotated[Any, only(False)]`, because 0 equals False."""
+    """A field that accepts only 0 refuses false, and the reverse.
+
+    Python treats `Annotated[Any, only(0)]` and `Annotated[Any, only(False)]` as the same type, because 0 == False.
+    """
     given = {"messages": [{"role": "user", "content": "a"}]}
     assert not ignored_parameters(validate(given | {name: 0}, ChatCompletionBody))
     with pytest.raises(InvalidRequest, match=f"`{name}` is not supported, except as 0"):

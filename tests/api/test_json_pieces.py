@@ -1,4 +1,4 @@
-"""JSON text in pieces: the bytes of the library, whatever the shape of the value, and never many bytes at once."""
+"""JSON that is written in pieces has the same bytes as orjson's output, and no piece is large."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def random_value(chance: random.Random, depth: int) -> Any:
 
 
 def lazy(value: Any, chance: random.Random) -> Any:
-    """The value with iterators in place of some lists."""
+    """Copy a value with iterators in place of a random choice of its lists."""
     if isinstance(value, dict):
         return {name: lazy(part, chance) for name, part in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Values of a JSON body, counted before it is parsed."""
+"""The values of a JSON body are counted before the body is parsed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A key cannot be avoided by another spelling of the path, or by the Host header (advisories of 2025 and 2026)."""
+"""Neither another spelling of the path nor the Host header bypasses the API key (advisories of 2025 and 2026)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routes without parameters are found in one look-up, and the answer is the one of a search in order."""
+"""Routes without path parameters are found in one look-up, with the same result as a search through all routes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/metrics`: the names of the contract, the rules of `promtool check metrics`, and the values after some requests."""
+"""`/metrics` has the documented names, obeys the rules of `promtool check metrics`, and has correct values."""
 
 from __future__ import annotations
 
@@ -12,13 +12,8 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
-from server.ipc.wire.messages import (
-    Finished,
-    Hypothesis,
-    Stats,
-    StepTiming,
-    Tokens,
-)
+from server.ipc.wire.generate_messages import Finished, Hypothesis, Tokens
+from server.ipc.wire.step_messages import Stats, StepTiming
 from server.metrics import CONTENT_TYPE
 from tests.api.conftest import Bench
 

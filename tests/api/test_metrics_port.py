@@ -1,4 +1,4 @@
-"""`--metrics-port`: the routes of the second port, its API key, and the routes that the first port then lacks."""
+"""`--metrics-port` moves the monitoring routes to a second port, which may need the API key."""
 
 from __future__ import annotations
 

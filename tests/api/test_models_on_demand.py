@@ -1,4 +1,4 @@
-"""Routes of a server whose models are loaded on demand: waits, late streams, lists, `keep_alive` and admin keys."""
+"""Routes of a server that loads models on demand: waiting, streams, lists of models, `keep_alive` and admin keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from server.api.routes import route
 from server.errors import InvalidRequest, NotReady
 from server.greeting import greeting
 from server.ipc.wire.descriptions import ModelSpec
-from server.ipc.wire.messages import Finished, Generate, Hypothesis
+from server.ipc.wire.generate_messages import Finished, Generate, Hypothesis
 from server.operations.model_names import ModelNames
 from server.operations.on_demand.declared import DeclaredModel, Description
 from server.operations.speech.transcribe_spec import Transcript
@@ -25,7 +25,7 @@ from tests.parity.speech import recording
 
 
 class FakeRegistry:
-    """A registry whose loads end when the test says so. failure: why they fail; empty for loads that succeed."""
+    """A model registry whose loads end when the test sets `loaded`. failure: reason of failure, empty for success."""
 
     def __init__(self, models: list[DeclaredModel]) -> None:
         self.models = {model.name: model for model in models}
@@ -131,7 +131,7 @@ async def test_a_load_that_fails_is_503_with_the_reason(http, registry):
 async def test_a_stream_gets_its_status_before_its_model_is_loaded(
     bench, http, registry, monkeypatch, path, body, error
 ):
-    """A load after the status ends with the answer, or with one error in the format of the stream."""
+    """The status is sent while the model is still loading. The stream then has the answer, or one error event."""
     monkeypatch.setattr(route, "COMMIT_SECONDS", 0.01)
     for failure in ("", "the model could not be loaded: it is broken"):
         registry.failure = failure
@@ -199,7 +199,7 @@ async def test_lists_have_models_that_are_not_loaded(http, registry):
 
 
 async def test_languages_of_models_that_are_not_loaded(bench, http, registry):
-    """LibreTranslate, DeepL, and the pairs of its glossaries."""
+    """The language lists of LibreTranslate, of DeepL, and of DeepL's glossaries include models that are not loaded."""
     languages = bench.runtime.texts.pop("translator").languages
     for name in ("resting", "translator"):
         registry.described.append((registry.models[name], Description(("translate",), languages, True)))
@@ -212,7 +212,7 @@ async def test_languages_of_models_that_are_not_loaded(bench, http, registry):
 
 
 async def test_default_models_of_routes_and_operations(bench, http, registry):
-    """The default of a route is reported; a default model that is not loaded is none yet."""
+    """`/info` and the example at the start mention a default model only while it is loaded."""
     bench.runtime.names = ModelNames((), {"embed": "resting", "/v1/completions": "decoder"})
     answer = await http.get("/info")
     assert answer.status_code == 200 and answer.json()["defaults"]["/v1/completions"] == "decoder"
@@ -222,7 +222,7 @@ async def test_default_models_of_routes_and_operations(bench, http, registry):
 
 @pytest.mark.parametrize("model", [{"model": "decoder"}, {"model": "gpt-4o"}, {}])
 async def test_keep_alive_is_set_when_the_request_has_ended(bench, http, registry, model):
-    """For the model that has answered: the named one, the one of an alias, or the default model."""
+    """`keep_alive` applies to the model that answered: the named one, the one of an alias, or the default model."""
     registry.loaded.set()
     about = Description(("generate",), bench.runtime.texts["decoder"].languages, False)
     registry.described.append((registry.models["decoder"], about))

@@ -1,4 +1,4 @@
-"""`HEAD`, a slash at the end of a path, and CORS: as monitors, proxies and browsers expect."""
+"""`HEAD` requests, trailing slashes and CORS work as monitors, proxies and browsers expect."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGE = "https://example.com"
 
 @asynccontextmanager
 async def application(root: Path, **settings: str) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of an application with an API key."""
+    """An HTTP client of an application that requires an API key. settings: further settings of the application."""
     bench = Bench(root, Settings(api_keys="the-key", **settings))
     bench.become_ready()
     async with httpx.AsyncClient(transport=httpx.ASGITransport(bench.app), base_url="http://localhost") as client:
@@ -41,7 +41,7 @@ async def test_head_answers_as_get_without_the_body(bench: Bench, http: httpx.As
 
 
 async def test_head_is_about_the_whole_body(bench: Bench, http: httpx.AsyncClient) -> None:
-    """`Range` means something for `GET` alone."""
+    """`HEAD` ignores the `Range` header, which is defined for `GET` only, and reports the length of the whole body."""
     part = {"accept": "text/html", "range": "bytes=0-9", "if-range": "x"}
     whole = await http.head("/", headers={"accept": "text/html"})
     head = await http.head("/", headers=part)

@@ -1,4 +1,4 @@
-"""`GET /` and the files of the playground, without a browser: open without a key, complete, and free of other hosts."""
+"""`GET /` and the playground's files, tested without a browser: they need no API key and refer to no other host."""
 
 from __future__ import annotations
 

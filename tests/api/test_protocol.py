@@ -1,4 +1,4 @@
-"""Direct writes over a real connection: the same bytes as ASGI, slow clients, and the self-test at start."""
+"""Direct writes to a real connection: the same bytes as through ASGI, slow clients, and the self-test at the start."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_direct_writes_stop_while_the_client_reads_slowly() -> None:
 
 
 async def test_a_request_is_freed_without_the_garbage_collector() -> None:
-    """Its scope holds the parsed body, which would otherwise stay in memory until a full collection."""
+    """A finished request is freed by reference counting. Its scope holds the parsed body, which may be large."""
     kept: list[weakref.ref[_Kept]] = []
 
     async def app(scope: dict, receive: Callable, send: Callable) -> None:
@@ -117,7 +117,7 @@ async def test_a_request_is_freed_without_the_garbage_collector() -> None:
 
 
 class _Kept:
-    """An object in the scope of a request."""
+    """An object that the test puts into the scope of a request to see when it is freed."""
 
 
 async def test_direct_writes_work_with_the_installed_uvicorn(caplog: pytest.LogCaptureFixture) -> None:
@@ -126,14 +126,14 @@ async def test_direct_writes_work_with_the_installed_uvicorn(caplog: pytest.LogC
 
 
 class WithoutConnection(DirectHttpProtocol):
-    """Behaves as if uvicorn had renamed the method that the protocols override."""
+    """A protocol that behaves as if uvicorn had renamed the method that our protocols override."""
 
     def _start(self, cycle: RequestResponseCycle, app: Any) -> None:
         LimitedHttpProtocol._start(self, cycle, app)
 
 
 class WrongBytes(DirectHttpProtocol):
-    """Drops all bytes that are written directly to the connection, as if uvicorn kept it in another attribute."""
+    """A protocol that drops all direct writes, as if uvicorn kept the connection in another attribute."""
 
     def _start(self, cycle: RequestResponseCycle, app: Any) -> None:
         cycle.scope[DIRECT_CONNECTION] = SimpleNamespace(write=lambda body: True)
@@ -141,7 +141,7 @@ class WrongBytes(DirectHttpProtocol):
 
 
 class Fault(DirectHttpProtocol):
-    """Raises an exception, as if uvicorn had changed the signature of a method."""
+    """A protocol that raises an exception, as if uvicorn had changed the signature of a method."""
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         raise TypeError("unexpected argument")

@@ -1,4 +1,4 @@
-"""Faults that were published of servers of this kind in 2025 and 2026, in requests. See docs/advisories.md."""
+"""Requests that exploit published vulnerabilities (2025, 2026) of other inference servers. See docs/advisories.md."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_no_address_of_a_request_is_fetched(bench: Bench, http: httpx.Asyn
 
 
 def test_keys_are_found_by_digests_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them are compared, in constant time, whatever is sent."""
+    """The digest of a sent key is compared with the digest of every known key, in constant time, even after a match."""
     keys = load_keys(["first-key-of-three", "second-key-of-three", "third-key-of-three"], None)
     compared: list[tuple[int, int]] = []
 

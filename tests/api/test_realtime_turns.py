@@ -1,4 +1,4 @@
-"""Text of a turn while it is spoken, over `WS /v1/realtime`, with scripted transcriptions."""
+"""`WS /v1/realtime` sends the text of a turn while it is still spoken. The transcriptions are scripted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMPLETED = "conversation.item.input_audio_transcription.completed"
 
 
 class Socket:
-    """A WebSocket whose client is the test."""
+    """A WebSocket connection in which the test acts as the client."""
 
     def __init__(self, **query: str) -> None:
         self.headers: dict[str, str] = {}
@@ -49,7 +49,7 @@ class Socket:
         self.send("input_audio_buffer.append", audio=base64.b64encode(audio).decode())
 
     async def until(self, kind: str, count: int = 1) -> list[dict[str, Any]]:
-        """All events, as soon as there are `count` of a kind."""
+        """Wait for `count` events of the type `kind`. Returns all events so far."""
         async with asyncio.timeout(10):
             while sum(event["type"] == kind for event in self.events) < count:
                 await asyncio.sleep(0.001)
@@ -61,9 +61,11 @@ class Socket:
 
 
 class Model:
-    """Transcribes the parts of turns to scripted texts, in order, and complete turns to `whole`.
+    """A scripted speech model. It replaces `transcribe_turn`.
 
+    parts: results for turns that are still spoken, in order; an exception is raised. whole: text of a complete turn.
     calls: for each transcription, the length of its audio in seconds, and whether the turn is complete.
+    gate: event for which every transcription waits.
     """
 
     def __init__(self, parts: list[str | Exception], whole: str) -> None:
@@ -91,7 +93,7 @@ def state() -> Any:
 
 
 async def talk(socket: Socket, seconds: int, model: Model) -> None:
-    """Send speech, a second at a time, and let the model decode after each."""
+    """Send `seconds` pieces of one second of speech. Waits after each piece until the model has been called."""
     for _ in range(seconds):
         before = len(model.calls)
         socket.append(SPEECH)
@@ -102,7 +104,10 @@ async def talk(socket: Socket, seconds: int, model: Model) -> None:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, model: Model, client: Any, **query: str) -> Socket:
-    """Run a session. client: coroutine function of the socket, which acts as the client and then leaves."""
+    """Run a session and return its socket.
+
+    client: coroutine function that gets the socket and acts as the client. The connection closes when it returns.
+    """
     monkeypatch.setattr(realtime, "transcribe_turn", model)
 
     async def main() -> Socket:

@@ -1,4 +1,4 @@
-"""A 429 says which limit refused the request: in the message, in the body of each dialect, and in the metric."""
+"""A 429 names the limit that refused the request, in the message, in the body of each dialect, and in the metric."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_every_reason_is_used_once() -> None:
 
 
 def fill(bench: Bench, reason: str) -> None:
-    """Leave no room for another request within one limit."""
+    """Bring the limit with this reason to its maximum, so that the next request is refused."""
     admission = bench.runtime.admission
     admission.models, admission.max_requests = 2, 4
     if reason == "requests":
@@ -124,7 +124,7 @@ def test_the_limits_of_a_key_are_named(limits: dict[str, Any], reason: str) -> N
 
 
 def test_the_list_of_places_names_each_place_that_checks_a_limit() -> None:
-    """`server.limits.refusals` leads from the reason of a 429 to the code, so its list must be true and complete."""
+    """The list in `server.limits.refusals` names the code that checks each limit. It must be correct and complete."""
     lines = re.findall(r"^- `([\w.]+)`.*?: (.*)$", refusals.__doc__ or "", re.MULTILINE)
     listed = {(module, name) for module, names in lines for name in re.findall(r"\b[A-Z_]{4,}\b|pool_limit", names)}
     limits = {name for name, value in vars(refusals).items() if isinstance(value, refusals.Limit)} | {"pool_limit"}

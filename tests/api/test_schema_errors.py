@@ -1,4 +1,4 @@
-"""Messages about values that a schema refuses: written by us, never by pydantic."""
+"""Messages about invalid values are written by us; none contains text of pydantic."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def message_of(value: dict[str, Any], body: type[BaseModel]) -> str:
 
 
 def broken(value: Any, rng: random.Random) -> Any:
-    """A copy of an example with one value, at any depth, that may be wrong."""
+    """Copy an example and replace one value, at any depth, by a random value that is probably wrong."""
     if isinstance(value, dict) and value and rng.random() < 0.7:
         key = rng.choice(list(value))
         return {**value, key: broken(value[key], rng)}
@@ -46,7 +46,7 @@ def broken(value: Any, rng: random.Random) -> Any:
 
 
 def kinds_in(schema: Any) -> set[str]:
-    """The types of pydantic's core schema of a model, at any depth."""
+    """All values of `type` in the core schema of a pydantic model, at any depth."""
     if isinstance(schema, dict):
         inner = {kind for value in schema.values() for kind in kinds_in(value)}
         return inner | ({schema["type"]} if isinstance(schema.get("type"), str) else set())
@@ -74,7 +74,7 @@ def test_no_message_has_words_of_pydantic(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(BODIES))
 def test_every_error_that_a_schema_can_produce_has_words(name: str) -> None:
-    """The kinds of values in the schemas are the ones whose errors `schema_errors` describes."""
+    """`schema_errors` has messages for every type of value in the schemas, and for no others."""
     described = {
         "str", "int", "float", "bool", "list", "dict", "model", "model-fields", "model-field", "literal", "union",
         "tagged-union", "nullable", "default", "any", "none", "constrained-str", "definitions", "definition-ref",

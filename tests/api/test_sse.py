@@ -1,4 +1,4 @@
-"""Bytes of server-sent events, and the response that streams them."""
+"""The bytes of server-sent events, and the response class that streams them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCOPE = {"type": "http", "method": "POST"}
 
 
 class ClosedConnection:
-    """A connection that never accepts direct writes, so that everything goes through ASGI."""
+    """A connection that refuses all direct writes, so that everything is sent through ASGI."""
 
     def write(self, body: bytes) -> bool:
         return False
@@ -27,7 +27,7 @@ class ClosedConnection:
 
 @pytest.fixture(params=["asgi", "connection"])
 def scope(request: pytest.FixtureRequest) -> dict:
-    """The scope of a request: without and with a connection for direct writes, which use different code."""
+    """The scope of a request, first without and then with a connection for direct writes. They use different code."""
     return SCOPE if request.param == "asgi" else SCOPE | {DIRECT_CONNECTION: ClosedConnection()}
 
 
@@ -44,9 +44,10 @@ def test_bytes_of_an_event() -> None:
 
 
 class AsgiServer:
-    """The ASGI server's side of one response: the messages sent, and a client that disconnects at a point in the test.
+    """The ASGI server of one response.
 
-    blocked: whether sending a body never ends.
+    sent: messages that the response has sent. disconnected: event that the test sets when the client disconnects.
+    blocked: whether sending a body never returns.
     """
 
     def __init__(self) -> None:
@@ -163,7 +164,7 @@ async def test_a_fault_closes_without_completing(scope: dict) -> None:
 
 
 class Connection:
-    """A connection for direct writes, which refuses them while it is not open."""
+    """A connection for direct writes. It refuses them while `open` is False. written: number of accepted writes."""
 
     def __init__(self, server: AsgiServer) -> None:
         self.server, self.open, self.written = server, True, 0
@@ -205,7 +206,7 @@ async def test_without_a_direct_connection_everything_goes_through_asgi() -> Non
 
 
 async def test_direct_writes_postpone_the_ping(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock is simulated: less than the ping time passes between two events, however long the machine takes."""
+    """No ping is sent between direct writes that follow each other within the ping interval. The clock is simulated."""
     server, now = AsgiServer(), 0.0
     monkeypatch.setattr(sse, "time", SimpleNamespace(monotonic=lambda: now))
 

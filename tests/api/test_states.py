@@ -1,4 +1,4 @@
-"""Answers while the server loads, drains, or has lost its worker, and after faults in the server."""
+"""Answers while the server loads models, drains, or has no worker, and after internal errors."""
 
 from __future__ import annotations
 
@@ -9,13 +9,8 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from server.ipc.wire.messages import (
-    Abort,
-    Failed,
-    Finished,
-    Hypothesis,
-    Tokens,
-)
+from server.ipc.wire.generate_messages import Finished, Hypothesis, Tokens
+from server.ipc.wire.step_messages import Abort, Failed
 from tests.api.conftest import Bench
 from tests.wire.conftest import parse_events
 
@@ -63,9 +58,9 @@ async def test_tokenize_works_without_a_worker(bench: Bench, http: httpx.AsyncCl
 
 
 async def failed_after_the_first_byte(bench: Bench, http: httpx.AsyncClient, *failures: Failed) -> list[Any]:
-    """The events of a stream with two prompts, whose first prompt gets a token before the failures.
+    """Stream two prompts. The first prompt gets a token, and then the given failures happen. Returns the events.
 
-    failures: `request_id` is the index of the prompt.
+    failures: in each, `request_id` is the index of the prompt that fails.
     """
     bench.become_ready()
     body = {"prompt": ["abc", "xyz"], "stream": True, "model": "decoder"}
@@ -84,7 +79,7 @@ async def failed_after_the_first_byte(bench: Bench, http: httpx.AsyncClient, *fa
 async def test_a_fault_after_the_first_byte_is_one_error_event_and_no_done(
     bench: Bench, http: httpx.AsyncClient
 ) -> None:
-    """Both prompts fail. If only one did, the stream would go on."""
+    """If both prompts fail, the stream ends with a single error event. If only one fails, the stream continues."""
     faults = Failed(1, "engine_error", "non-finite logits"), Failed(0, "engine_error", "another fault")
     events = await failed_after_the_first_byte(bench, http, *faults)
     assert [name for name, _ in events] == ["token", "error"]

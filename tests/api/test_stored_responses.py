@@ -1,4 +1,4 @@
-"""The store of responses: bounded by bytes, time and API key, each text held once, and no broken conversations."""
+"""The store of responses: limits of bytes, age and API keys; equal texts are stored once; chains stay complete."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ class Clock:
 
 
 def record(name: str, parent: str | None = None, size: int = 10, text: str = "") -> StoredResponse:
-    """A record with one input and one output. text: of the input; by default it differs between records."""
+    """A record with one input and one output.
+
+    size: additional characters of the input. text: text of the input; by default it differs between records.
+    """
     given = StoredItem(f"in_{name}", shared_part({"text": text or name * 3, "more": "x" * size}))
     answer = StoredItem(f"out_{name}", shared_part({"text": f"answer to {name}"}))
     return StoredResponse(
@@ -54,7 +57,7 @@ def store(max_bytes: int = 1 << 20, ttl_seconds: float = 100, owners: tuple[str,
 
 
 def ids(shelf: Shelf, names: str) -> str:
-    """Those of the records that are there. Records are found without being used."""
+    """The names in `names` whose records are in the shelf. Does not count as a use of the records."""
     return "".join(name for name in names if name in shelf._packed)
 
 
@@ -80,7 +83,10 @@ def test_a_chain_is_complete_or_not_there() -> None:
 
 
 def test_equal_parts_of_a_key_are_held_once() -> None:
-    """Texts of a conversation that is sent again with each request take no more memory than those of a chain."""
+    """If one API key stores the same text twice, it takes memory once.
+
+    Therefore clients that send the whole conversation with each request need no more memory than clients with chains.
+    """
     shelf = store().shelf("a")
     text = "the same text " * 500
     assert shelf.add(record("r", text=text))
@@ -95,7 +101,7 @@ def test_equal_parts_of_a_key_are_held_once() -> None:
 
 
 def test_equal_parts_of_two_keys_are_held_twice() -> None:
-    """Otherwise the size of a key's share would tell what another key has stored."""
+    """Two API keys do not share stored texts. Otherwise a key could see from its size what another key has stored."""
     made = store(owners=("a", "b"))
     made.shelf("a").add(record("r"))
     alone = made.num_bytes

@@ -1,4 +1,4 @@
-"""Streams through the whole application: the call that receives a step's tokens writes them to all connections."""
+"""Streams through the whole application: the function that receives a step's tokens writes them to all connections."""
 
 from __future__ import annotations
 
@@ -8,12 +8,8 @@ import json
 import pytest
 
 from server.api.bodies.sse import DIRECT_CONNECTION
-from server.ipc.wire.messages import (
-    Failed,
-    Finished,
-    Hypothesis,
-    Tokens,
-)
+from server.ipc.wire.generate_messages import Finished, Hypothesis, Tokens
+from server.ipc.wire.step_messages import Failed
 from tests.api.conftest import Bench
 
 BODY = b'{"model": "decoder", "prompt": "abc", "stream": true}'
@@ -59,7 +55,7 @@ class Stream:
 
 
 async def begin(bench: Bench, count: int, has_connection: bool = True) -> tuple[list[Stream], list[int]]:
-    """Start `count` streams. Returns them and the request ids of their sequences after their first token was sent."""
+    """Start `count` streams and send the first token of each. Returns the streams and the ids of their sequences."""
     bench.become_ready()
     streams, ids = [], []
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""TLS files: each mistake is one line. Direct writes pass through TLS, and a slow handshake is cut."""
+"""TLS: every error in the files is a message of one line; direct writes are encrypted; a slow handshake is cut off."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_good_files(files: dict[str, str]) -> None:
 
 
 def test_certificates_are_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """New connections get the new certificate. A damaged file leaves the old one, with one line."""
+    """New connections get a renewed certificate. If the new file is damaged, the old certificate is kept."""
     caplog.set_level("INFO", "triptych")
     authority, certificate = trustme.CA(), tmp_path / "certificate"
 
@@ -122,7 +122,7 @@ def test_half_of_the_settings_is_a_mistake(files: dict[str, str]) -> None:
 
 @contextlib.asynccontextmanager
 async def serving(app: Any, tls: ssl.SSLContext) -> Any:
-    """The port of an application under our uvicorn with TLS."""
+    """Context manager that runs an application with our uvicorn configuration and TLS. Yields its port."""
     with serve.listen("127.0.0.1", 0) as listener:
         server = serve._UvicornServer(serve._config(app, DirectHttpProtocol, "off"), listener, tls)
         task = asyncio.create_task(server.serve())

@@ -1,4 +1,4 @@
-"""Traces: the span of a request, its stages and attributes, the trace of the client, and the settings."""
+"""Tracing: the span of a request, its child spans and attributes, the trace id from the client, and the settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from opentelemetry.trace import SpanKind, StatusCode
 from server.api.telemetry import tracing
 from server.compose import _tracing
 from server.errors import StartError
-from server.ipc.wire.messages import Encoded, Failed, Finished, Hypothesis, Tokens
+from server.ipc.wire.encode_messages import Encoded
+from server.ipc.wire.generate_messages import Finished, Hypothesis, Tokens
+from server.ipc.wire.step_messages import Failed
 from server.settings.read import load
 from server.settings.settings import Settings
 from tests.api.conftest import Bench
@@ -55,7 +57,7 @@ async def http(bench: Bench) -> AsyncIterator[httpx.AsyncClient]:
 
 
 def tree(spans: InMemorySpanExporter) -> tuple[ReadableSpan, dict[str, ReadableSpan]]:
-    """The span of the only request, and its children by name."""
+    """The span of the only request, and its child spans by name."""
     *children, root = spans.get_finished_spans()
     assert all(child.parent is not None and child.parent.span_id == root.context.span_id for child in children)
     assert "SECRET" not in "".join(span.to_json() for span in (*children, root))

@@ -1,7 +1,7 @@
 """Errors inside the members of unions name the field at fault, in every body of every dialect.
 
-The tests read the JSON schema of each body. They build a request for each member of each union, break one field of the
-member after the other, and compare the field that the message names with the one that was broken.
+The tests read the JSON schema of each body. For each member of each union they build a valid request. Then they break
+one field of the member at a time, and check that the message names this field.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tests.api.test_schema_errors import PYDANTIC, message_of
 
 Path = tuple[str | int, ...]
 HUB = {member.__name__: member for member in get_args(HubTaskBody.model_fields["root"].annotation)}
-"""The bodies of the route that answers any task by its model."""
+"""The bodies of the route `/models/{model}`, which depend on the model's task, by name of their schema."""
 BODIES: dict[str, type[BaseModel]] = {name: route.body for name, route in ROUTES.items()} | HUB
 WRONG: tuple[Any, ...] = (5, "x", [5], {"zz": 5}, True)
 DEPTH = 6
 TEXTS = {"arguments": "{}"}
-"""Texts with a format that the JSON schema does not tell."""
+"""Valid values of text fields whose format is not in the JSON schema, by name of the field."""
 _STEP = re.compile(r"\.?([A-Za-z_][A-Za-z0-9_]*)|\[(\d+)\]")
 
 
@@ -42,7 +42,7 @@ def resolved(schema: Any, root: dict[str, Any]) -> dict[str, Any]:
 
 
 def members(schema: dict[str, Any], root: dict[str, Any]) -> list[dict[str, Any]]:
-    """The members of a union without null; a schema that is no union is its only member."""
+    """The members of a union except null. For any other schema: the schema itself."""
     schema = resolved(schema, root)
     inner = schema.get("anyOf") or schema.get("oneOf")
     if inner is None:
@@ -52,7 +52,7 @@ def members(schema: dict[str, Any], root: dict[str, Any]) -> list[dict[str, Any]
 
 
 def smallest(schema: dict[str, Any], root: dict[str, Any]) -> Any:
-    """A small value that fits a schema."""
+    """A small value that is valid for a schema."""
     schema = members(schema, root)[0]
     if "const" in schema or "enum" in schema:
         return schema.get("const", (schema.get("enum") or [None])[0])
@@ -71,7 +71,7 @@ def smallest(schema: dict[str, Any], root: dict[str, Any]) -> Any:
 
 
 def unions(schema: Any, root: dict[str, Any], path: Path = (), depth: int = 0) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Places of the members of all unions in a schema, each with the schema of the member."""
+    """Yield each member of each union in a schema: the path of the union, and the schema of the member."""
     if depth > DEPTH:
         return
     found = members(schema, root)
@@ -85,7 +85,7 @@ def unions(schema: Any, root: dict[str, Any], path: Path = (), depth: int = 0) -
 
 
 def put(value: Any, path: Path, new: Any, schema: Any, root: dict[str, Any]) -> Any:
-    """A copy of a value with `new` at a path. Missing objects on the way are the smallest ones that have the field."""
+    """Copy a value and put `new` at a path. Missing objects on the path are created with their required fields."""
     if not path:
         return new
     first, rest = path[0], path[1:]
@@ -100,7 +100,7 @@ def put(value: Any, path: Path, new: Any, schema: Any, root: dict[str, Any]) -> 
 
 
 def leads(schema: Any, path: Path, root: dict[str, Any]) -> bool:
-    """Whether a schema has a path."""
+    """Whether a value of this schema can have something at this path."""
     if not path:
         return True
     if isinstance(path[0], int):
@@ -114,7 +114,7 @@ def leads(schema: Any, path: Path, root: dict[str, Any]) -> bool:
 
 
 def fits(value: dict[str, Any], schema: dict[str, Any]) -> bool:
-    """Whether a value has the constants of a member of a union, and its required fields."""
+    """Whether a value can be of this member of a union: it has the member's constants and required fields."""
     constants = {name: field["const"] for name, field in schema.get("properties", {}).items() if "const" in field}
     return all(value.get(name) == constant for name, constant in constants.items()) and value.keys() >= set(
         schema.get("required", [])
@@ -163,13 +163,13 @@ def check(value: dict[str, Any], broken: Path, union: Path, name: str, words: se
 
 
 def class_names(name: str) -> set[str]:
-    """Names of the classes of a body. A message never has one."""
+    """Names of the Python classes in the schema of a body. No message may contain one."""
     schema = BODIES[name].model_json_schema()
     return {key for key in schema.get("$defs", {}) if key[0].isupper()}
 
 
 def broken_requests(name: str) -> Iterator[tuple[dict[str, Any], Path, Path]]:
-    """Requests with one broken field in a member of a union, the path of the field, and that of the union."""
+    """Yield requests with one broken field in a member of a union, with the path of the field and that of the union."""
     root = BODIES[name].model_json_schema()
     example = dict(ROUTES[name].example[0]) if name in ROUTES else smallest(root, root)
     if name.endswith("Form"):
@@ -198,7 +198,7 @@ def test_a_wrong_value_in_a_member_of_a_union_is_named(name: str) -> None:
 
 
 def test_the_walk_finds_unions_and_exact_fields() -> None:
-    """Control: the test above would pass if it broke nothing."""
+    """Control: the test above breaks enough fields, and many messages name exactly the broken field."""
     exact = {
         name: sum(check(*case, name, set()) for case in broken_requests(name))
         for name in ("AnthropicMessagesBody", "CohereChatBody", "ResponsesBody", "GenerateBody", "JinaRerankBody")
@@ -208,7 +208,7 @@ def test_the_walk_finds_unions_and_exact_fields() -> None:
 
 @pytest.mark.parametrize("name", ["AnthropicMessagesBody", "ChatCompletionBody"])
 def test_a_tag_in_place_of_a_field_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted bug: the locations of pydantic as they are."""
+    """Planted bug: messages use pydantic's location, which contains the tag of a member. The test must fail."""
     monkeypatch.setattr(schema_errors, "place_of", lambda schema, location: Place(tuple(location)))
     with pytest.raises(AssertionError):
         test_a_wrong_value_in_a_member_of_a_union_is_named(name)

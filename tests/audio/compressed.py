@@ -10,7 +10,7 @@ import numpy as np
 
 
 class Format(NamedTuple):
-    """A file format. container: FFmpeg's muxer. codec: its encoder. name: name of the container in errors."""
+    """A file format. container, codec: FFmpeg's muxer and encoder. name: name of the container in our errors."""
 
     container: str
     codec: str
@@ -35,7 +35,10 @@ LOSSLESS = ("mp4-alac", "flac", "matroska-flac")
 
 
 def encode(name: str, samples: np.ndarray, rate: int = 16_000) -> bytes:
-    """The bytes of a file. name: a key of `FORMATS`. samples: [samples] or [samples, channels], from -1 to 1."""
+    """Encode samples as a file. Returns its bytes.
+
+    name: key of `FORMATS`. samples: [samples] or [samples, channels], from -1 to 1. rate: sampling rate in Hz.
+    """
     chosen = FORMATS[name]
     columns = samples if samples.ndim == 2 else samples[:, None]
     if chosen.codec == "vorbis":

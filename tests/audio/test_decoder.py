@@ -1,4 +1,4 @@
-"""Compressed recordings are decoded to the samples that were encoded, within limits; other files are one error."""
+"""Compressed recordings are decoded to the samples that were encoded. Any other file gives an `AudioError`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tests.parity.speech import recording
 
 SPEECH = recording(1.2, seed=2, rate=16_000)
 RATES = {"webm": 48_000, "ogg-opus": 48_000}
-"""Opus is always 48 kHz."""
+"""Sampling rate in Hz of formats that need a special one: Opus always has 48 kHz."""
 DELAYED = ("aac", "wav-mp3")
-"""Formats that cannot store the delay of their encoder."""
+"""Formats that do not store the delay of their encoder, so that decoded samples are shifted."""
 MARGIN = 1600
 
 
@@ -34,7 +34,10 @@ def decoder() -> Iterator[Decoder]:
 
 
 def aligned_error(ours: np.ndarray, original: np.ndarray) -> tuple[int, float]:
-    """Shift in samples with the best agreement, and the share of the energy that differs there."""
+    """Align decoded samples with the original.
+
+    Returns the best shift in samples, and the relative energy of the error.
+    """
     count = min(len(ours), len(original))
     inner = original[MARGIN : count - MARGIN]
     shift = int(np.argmax(np.correlate(ours[:count], inner, mode="valid"))) - MARGIN
@@ -170,7 +173,7 @@ def test_memory_is_limited() -> None:
     one = Decoder(working_bytes=-(8 << 20))
     data = encode("flac", SPEECH)
     try:
-        # The library reports some failed allocations as a damaged file.
+        # FFmpeg reports some failed allocations as a damaged file.
         with pytest.raises(AudioError, match=r"FLAC file (needs too much memory|is damaged)"):
             one.decode(data, container_of(data), 10)
     finally:

@@ -57,7 +57,7 @@ def test_frames_do_not_depend_on_the_size_of_the_parts() -> None:
 
 
 def test_parts_need_the_samples_around_them() -> None:
-    """Control: parts without half a window on both sides give other frames at the seams."""
+    """Control: without half a window of samples on both sides of a part, the frames at its ends are wrong."""
     samples = recording(3.0, seed=4)
     log_mel = LogMel(80)
     parts = [log_mel(torch.from_numpy(np.pad(part, 200, mode="reflect")))[:100] for part in np.split(samples, 3)]

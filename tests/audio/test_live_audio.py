@@ -1,4 +1,4 @@
-"""Telephone audio, and the places where speech begins and ends in a stream."""
+"""Telephone audio (G.711) is decoded, and the beginnings and ends of speech in a stream are found."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ RATE = 24_000
 
 
 def noise(seconds: float, level: float, rate: int = RATE) -> bytes:
-    """White noise as PCM. level: its root mean square, 1 for full scale."""
+    """White noise as 16-bit PCM. level: root mean square; 1 is full scale. rate: sampling rate in Hz."""
     values = np.random.default_rng(7).standard_normal(round(seconds * rate)) * level
     return (np.clip(values, -1, 1) * 32767).astype("<i2").tobytes()
 
 
 def test_values_of_g711() -> None:
-    """Codes and values of ITU-T G.711, tables 1 and 2, in 16 bits."""
+    """Some codes are decoded to the 16-bit values in ITU-T G.711, tables 1 and 2."""
     assert np.frombuffer(decode_ulaw(bytes([0x00, 0x80, 0xFF, 0x7F, 0xF0, 0x70])), "<i2").tolist() == [
         -32124, 32124, 0, 0, 120, -120,
     ]  # fmt: skip
@@ -37,7 +37,7 @@ def test_turns_do_not_depend_on_the_pieces(piece: int) -> None:
 
 @pytest.mark.parametrize("rate", [8_000, 11_025, 22_050, 44_100])
 def test_times_do_not_drift_at_any_rate(rate: int) -> None:
-    """A frame has no part of a sample, and the times of an hour are those of the audio."""
+    """Reported times stay exact over five minutes, although a frame may not be a whole number of samples."""
     turns, quiet = SpeechTurns(rate), noise(10.0, 0.001, rate)
     for _ in range(30):
         assert turns.add(quiet) == []

@@ -1,4 +1,4 @@
-"""Audio in pieces: WAV with and without a length, plain PCM, and headers that are refused."""
+"""Audio that arrives in pieces is read: WAV with and without a length, and plain PCM. Bad headers are refused."""
 
 from __future__ import annotations
 

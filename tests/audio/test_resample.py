@@ -29,7 +29,7 @@ def test_samples_equal_scipy(rate: int, seconds: float) -> None:
 
 
 def test_rates_without_a_common_divisor_need_little_memory() -> None:
-    """The filter has 1.5 million taps, 12 MB, here: they are never in memory together."""
+    """The whole filter would have 1.5 million taps (12 MB) for these rates. They are never in memory together."""
     samples = recording(0.05, rate=47_999)
     tracemalloc.start()
     resample(samples, 47_999, 16_000)
@@ -49,7 +49,7 @@ def test_a_tone_keeps_frequency_and_amplitude(rate: int) -> None:
 
 
 def test_frequencies_that_would_alias_are_removed() -> None:
-    """Control: taking every third sample turns a tone of 11 kHz into one of 5 kHz at full amplitude."""
+    """A tone of 11 kHz vanishes. Control: taking every third sample would turn it into a tone of 5 kHz."""
     high = np.sin(2 * np.pi * 11_000 * np.arange(48_000) / 48_000).astype(np.float32)
     assert np.abs(resample(high, 48_000, 16_000)[200:-200]).max() < 2e-4
     assert np.abs(high[::3]).max() > 0.9

@@ -1,4 +1,4 @@
-"""Times of tokens equal transformers: the path of dynamic time warping, even with NaN."""
+"""The start times of tokens, found by dynamic time warping, equal those of transformers, even with NaN."""
 
 from __future__ import annotations
 

@@ -13,13 +13,16 @@ SECOND = 100
 
 
 def noise(seconds: int, level_db: float, bands: int = 80, seed: int = 0) -> np.ndarray:
-    """Scaled log-mel frames of steady noise: the level of a band varies by 5 dB from frame to frame."""
+    """Scaled log-mel frames of steady noise, in which the level of a band varies by 5 dB from frame to frame."""
     levels = np.random.default_rng(seed).normal(level_db, 5.0, (seconds * SECOND, bands))
     return ((levels + 40) / 40).astype(np.float32)
 
 
 def with_bursts(frames: np.ndarray, spans: list[tuple[int, int]], rise_db: float) -> np.ndarray:
-    """Raise half of the bands in some parts, a different half each 0.2 s, as syllables do."""
+    """Copy frames and make the given spans louder like speech: half of the bands rise, another half every 0.2 s.
+
+    spans: index of the first frame and index after the last frame of each span.
+    """
     rng = np.random.default_rng(3)
     frames = frames.copy()
     for start, end in spans:
@@ -72,7 +75,11 @@ def test_kept_parts() -> None:
 
 
 def test_times_after_silence_was_left_out() -> None:
-    """100 frames are kept from 1 s on, then 200 from 5 s on. A cut is the end of one line and the start of the next."""
+    """Times in the kept frames are converted to times in the recording.
+
+    Frames from 1 s to 2 s and from 5 s to 7 s are kept. The place between them counts as 2 s if a line ends there, and
+    as 5 s if a line starts there.
+    """
     frames = np.arange(1000, dtype=np.float32)[:, None]
     kept = KeptFrames(frames.copy(), [(100, 200), (500, 700)])
     assert kept.frames[:, 0].tolist() == [*range(100, 200), *range(500, 700)]

@@ -1,4 +1,4 @@
-"""WAV files with PCM or float are read exactly; the error for any other file says what is wrong with it."""
+"""WAV files with PCM or float samples are read exactly. For any other file, the error says what is wrong."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_written_samples_are_read_back(bits: int, is_float: bool, extensible: bo
 
 @pytest.mark.parametrize("bits", [8, 16, 24, 32])
 def test_files_of_the_wave_module_are_read_exactly(bits: int) -> None:
-    """Python's `wave` module writes files with the extreme and the middle sample values of each width."""
+    """Files that Python's `wave` module writes are read exactly, with the extreme and middle sample values."""
     width = bits // 8
     values = [-(2 ** (bits - 1)), -1, 0, 1, 2 ** (bits - 1) - 1]
     file = io.BytesIO()

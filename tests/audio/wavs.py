@@ -12,9 +12,10 @@ def wav(
 ) -> bytes:
     """The bytes of a WAV file.
 
-    samples: [samples] or [samples, channels], from -1 to 1.
-    odd: header values that replace the correct ones: `kind`, `channels`, `align`, `size`; `chunks` are bytes to insert
-        before the audio data.
+    samples: [samples] or [samples, channels], from -1 to 1. rate: sampling rate in Hz. bits: bits per sample.
+    is_float: whether samples are stored as floats. extensible: whether the header is WAVE_FORMAT_EXTENSIBLE.
+    odd: wrong header values in place of the correct ones: `kind`, `channels`, `align`, `size`. `chunks` are bytes to
+        insert before the audio data.
     """
     columns = samples if samples.ndim == 2 else samples[:, None]
     body = _body(columns, bits, is_float)

@@ -1,10 +1,13 @@
 """Run the checks of the promises and write the report: `python -m tests.chaos` (`make chaos`).
 
-Every check runs in a process of its own: once as the product is, once with its planted bug, which it must catch.
-Checks that measure speed run alone. Then those that mostly wait run one after the other; beside them, three at a time
-with one thread each and a lower priority, those that only count, and most runs with planted bugs: a bug fails its
-check by a count, a processor time or a large factor.
-Results are written to a file after each check; `--resume` keeps those that are there.
+Every check runs in a separate process: once with the product as it is, and once with its planted bug, which it must
+detect.
+
+First, the checks that measure speed run, each alone. Then the checks that mostly wait run one after the other. Beside
+them, three checks at a time run with one thread and a lower priority: those that only count, and most runs with planted
+bugs, which change a count, a processor time or a ratio by much.
+
+Results are written to a file after each check. `--resume` keeps the results in this file and runs the other checks.
 """
 
 from __future__ import annotations
@@ -29,20 +32,24 @@ from tests.chaos.report import is_caught, write_report
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FORKS = multiprocessing.get_context("forkserver")
-"""Makes the processes of the checks: copies of one that has imported their modules, which takes seconds."""
+"""Starts the processes of the checks by forking a process that has imported their modules, which takes seconds."""
 TIMEOUT_SECONDS = 1800.0
 DEAREST = 25
-"""The promise whose check searches for expensive bodies on every route. It takes as long as all others of its part."""
+"""Number of the promise whose check searches for expensive bodies on every route. It takes about 30 minutes alone."""
 PARTS = {"first": {*range(1, 30)} - {DEAREST}, "dearest": {DEAREST}, "later": {*range(30, 1000)}}
 """Numbers of the promises of `make chaos`, `make chaos-dearest` and `make chaos-later`, each within 30 minutes."""
 LANES: dict[Conditions, int] = {"alone": 1, "waiting": 1, "any": 3}
-"""Checks that run at the same time, by their conditions."""
+"""How many checks with the same conditions run at the same time."""
 PHASES: tuple[tuple[Conditions, ...], ...] = (("alone",), ("waiting", "any"))
-"""Conditions whose checks run at the same time."""
+"""The phases of a run. Checks with any of the conditions in a phase run at the same time."""
 
 
 def run(promise: Promise, scale: str, bug: str | None, beside_others: bool) -> dict[str, Any]:
-    """Run one check in a process of its own and return its record. beside_others: see `send_record`."""
+    """Run one check in a separate process and return its record.
+
+    scale: `small` or `full`, the counts of the check. bug: name of the bug to plant, or None.
+    beside_others: whether to use one thread and a lower priority.
+    """
     began = time.monotonic()
     receiver, sender = FORKS.Pipe(duplex=False)
     process = FORKS.Process(target=send_record, args=(sender, promise.number, scale, bug, beside_others))

@@ -1,4 +1,4 @@
-"""Import the fixtures of the application in this process and of tiny engines."""
+"""Make the fixtures of tests/api and tests/engine available to the tests in this directory."""
 
 from tests.api.conftest import bench, http
 from tests.engine.conftest import _exact_float32_on_one_thread, device, pairs

@@ -1,6 +1,7 @@
 """A small HTTP/1.1 client on asyncio streams, for load generators.
 
-It costs a fraction of a client library, and shows what a library hides: resets, half answers, the time of each event.
+It needs much less processor time than a client library. It also shows connection resets, incomplete answers and the
+time of each event, which libraries hide.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ class Closed(Exception):
 
 @dataclass
 class Answer:
-    """An HTTP answer. headers: with lower-case names. seconds: from the first byte sent to the last byte received."""
+    """An HTTP answer.
+
+    headers: headers with lower-case names. seconds: time from the first byte sent to the last byte received.
+    """
 
     status: int
     headers: dict[str, str]
@@ -34,7 +38,7 @@ class Answer:
 
 @dataclass
 class Event:
-    """One server-sent event. at: monotonic time of its arrival, in seconds."""
+    """A server-sent event. at: monotonic time of its arrival, in seconds."""
 
     name: str
     data: Any
@@ -59,7 +63,7 @@ class Connection:
         self._reader, self._writer = await asyncio.open_connection(parts.hostname, parts.port, limit=1 << 26)
 
     def close(self) -> None:
-        """Close immediately; an unread answer makes this a reset, as from a client that is killed."""
+        """Close immediately. If data is unread, the server sees a reset, as from a client that is killed."""
         if self._writer is not None:
             self._writer.transport.abort()
         self._reader = self._writer = None
@@ -71,7 +75,7 @@ class Connection:
         self.close()
 
     async def send(self, method: str, path: str, body: Any = None, more: dict[str, str] | None = None) -> None:
-        """Send a request. body: bytes are sent as they are, anything else as JSON."""
+        """Send a request. body: bytes to send, or a value to send as JSON. more: further headers."""
         if self._writer is None:
             await self.open()
         assert self._writer is not None
@@ -84,7 +88,7 @@ class Connection:
         await self._writer.drain()
 
     async def head(self) -> Answer:
-        """Status and headers of the answer. Raises Closed."""
+        """Read the status and the headers of the answer. Raises Closed."""
         assert self._reader is not None
         try:
             head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1")
@@ -95,7 +99,7 @@ class Connection:
         return Answer(int(first.split()[1]), {name.lower(): value.strip() for name, _, value in pairs})
 
     async def chunks(self, answer: Answer) -> AsyncIterator[bytes]:
-        """The body of an answer, in the parts in which the server sent it. Raises Closed."""
+        """Yield the body of an answer in the parts in which the server sent it. Raises Closed."""
         assert self._reader is not None
         try:
             if answer.headers.get("transfer-encoding") == "chunked":
@@ -119,7 +123,7 @@ class Connection:
         return answer
 
     async def events(self, answer: Answer) -> AsyncIterator[Event]:
-        """Server-sent events of a streaming answer. Comments are skipped, and so is OpenAI's `[DONE]`."""
+        """Yield the server-sent events of a streaming answer, without comments and OpenAI's `[DONE]`."""
         buffer = b""
         async for part in self.chunks(answer):
             now = time.monotonic()
@@ -137,13 +141,16 @@ class Connection:
 
 
 async def ask(url: str, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
-    """One request on a connection of its own."""
+    """Send one request on a new connection and read the whole answer."""
     async with Connection(url, headers or {}) as connection:
         return await connection.request(method, path, body)
 
 
 async def stream(url: str, path: str, body: Any) -> list[Event]:
-    """All events of one stream on a connection of its own. Raises AssertionError for another status than 200."""
+    """Send a streaming request on a new connection. Returns all events.
+
+    Raises AssertionError for another status than 200.
+    """
     async with Connection(url) as connection:
         await connection.send("POST", path, body)
         answer = await connection.head()

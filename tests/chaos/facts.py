@@ -1,4 +1,4 @@
-"""Facts about a running server: memory, descriptors, children, metrics."""
+"""Read facts about a running server: memory, file descriptors, child processes, metrics."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.waiting import HANG_SECONDS
 
 _LOOK_SECONDS = 0.05
 _QUIET_SECONDS = 0.025
-"""Processor time that the process of an idle server uses in `_LOOK_SECONDS`, the monitor of its event loop included."""
+"""Largest processor time of an idle server process in `_LOOK_SECONDS`. The monitor of its event loop needs some."""
 
 
 def memory_bytes(process: psutil.Process) -> int:
-    """Anonymous resident memory, which the process itself allocated; mapped files are not counted."""
+    """Anonymous resident memory of a process in bytes, that is, without mapped files."""
     with open(f"/proc/{process.pid}/status", encoding="ascii") as file:
         found = re.search(r"RssAnon:\s+(\d+) kB", file.read())
     assert found is not None
@@ -29,12 +29,12 @@ def descriptors(process: psutil.Process) -> int:
 
 
 def zombies(process: psutil.Process) -> int:
-    """Number of ended children whose exit status nobody collected."""
+    """Number of zombies among the children: processes that have ended but whose exit status was not read."""
     return sum(child.status() == psutil.STATUS_ZOMBIE for child in process.children(recursive=True))
 
 
 def children(process: psutil.Process) -> list[psutil.Process]:
-    """All processes below this one."""
+    """All descendants of a process."""
     return process.children(recursive=True)
 
 
@@ -61,7 +61,7 @@ def is_idle(url: str) -> bool:
 
 
 def wait_until_quiet(process: psutil.Process) -> None:
-    """Wait until three successive measurements find no work of the process; at most `HANG_SECONDS`."""
+    """Wait until a process has used no processor time in three successive measurements, at most `HANG_SECONDS`."""
     quiet, used = 0, -1.0
     end = time.monotonic() + HANG_SECONDS
     while quiet < 3 and time.monotonic() < end:

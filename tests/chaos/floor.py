@@ -1,7 +1,7 @@
 """The simplest server that refuses every request: `python -m tests.chaos.floor`.
 
-It shows how well any server could refuse on a machine. It answers every request with the same 503, on asyncio, and does
-not parse the request.
+It shows the least cost of refusals on a machine. It runs on asyncio, and answers every request with the same 503
+without parsing the request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ANSWER = (
 
 
 class _Refusal(asyncio.Protocol):
-    """Sends a refusal for each piece of data that arrives: each request of the load generator arrives in one piece."""
+    """Sends a refusal for each piece of data that arrives. Each request of the load generator arrives in one piece."""
 
     transport: asyncio.Transport
 
@@ -34,7 +34,7 @@ class _Refusal(asyncio.Protocol):
 
 @contextmanager
 def refusing_server() -> Iterator[str]:
-    """Run the server in a process of its own. Returns its address."""
+    """Context manager that runs the server in a separate process. Yields its URL."""
     with subprocess.Popen([sys.executable, "-m", "tests.chaos.floor"], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

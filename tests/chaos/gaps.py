@@ -1,6 +1,6 @@
-"""Promise 8 inside the worker: token gaps of streams during a long prompt and a large embedding.
+"""Measure promise 8 inside the worker: gaps between tokens of streams beside a long prompt and a large embedding.
 
-Counts the processor time of an engine with one thread, so that other work on the machine changes little.
+Times are processor times of an engine with one thread, so that other work on the machine changes them little.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from server.engine.process import service
 from server.engine.stepping import engine, generation_engine
 from server.engine.stepping.engine import Engine
 from server.ipc.wire.descriptions import EngineOptions, ModelSpec
-from server.ipc.wire.messages import Configure, Encode, EncodeItem, Generate, GenerateRow
+from server.ipc.wire.encode_messages import Encode, EncodeItem
+from server.ipc.wire.generate_messages import Generate, GenerateRow
 from server.ipc.wire.params import GenerationParams
+from server.ipc.wire.worker_messages import Configure
 
 DEMO = Path(__file__).parents[2] / "weights" / "demo"
 STORY, ENCODER = "story", "sentence-encoder"
@@ -31,10 +33,10 @@ STORY, ENCODER = "story", "sentence-encoder"
 
 @dataclass(frozen=True)
 class Gaps:
-    """The p99 gap between two tokens of a stream, in milliseconds of processor time, and texts encoded in a second.
+    """Gaps between two tokens of a stream (p99, in milliseconds of processor time), and texts encoded per second.
 
-    ratio: gap with other work over the gap of the streams alone, in the same repetition, because the speed of the
-        processor changes.
+    ratio: gap beside other work divided by the gap of the streams alone. Both are measured in the same repetition,
+        because the speed of the processor changes.
     """
 
     alone: float
@@ -44,7 +46,10 @@ class Gaps:
 
 
 def measure(repetitions: int, streams: int = 16, texts: int = 512) -> Gaps:
-    """Medians over repetitions: streams alone, then with a maximal prompt and an embedding of many texts."""
+    """Measure streams alone, then beside a prompt of maximal length and an embedding of many texts.
+
+    Returns medians over the repetitions.
+    """
     with _processor_time():
         options = EngineOptions(kv_cache_bytes=64 << 20, threads=1)
         models = [ModelSpec(name, str(DEMO / name), "float32") for name in (STORY, ENCODER)]
@@ -56,7 +61,7 @@ def measure(repetitions: int, streams: int = 16, texts: int = 512) -> Gaps:
 
 @contextmanager
 def _processor_time() -> Iterator[None]:
-    """Let the engine measure processor time of this thread, which computes everything, instead of the clock."""
+    """Replace the engine's clock by the processor time of this thread, which computes everything."""
     threads = torch.get_num_threads()
     clock = SimpleNamespace(monotonic=time.thread_time)
     modules = (engine, generation_engine, encoder_engine)
@@ -95,9 +100,10 @@ def _once(made: Engine, number: int, streams: int, texts: int, context: int) -> 
 def _gaps(
     made: Engine, ids: Iterable[int], last: dict[int, float], steps: int = 0, until: int | None = None
 ) -> list[float]:
-    """Gaps between the tokens of some streams, in milliseconds, during some steps or until an `Encode` has ended.
+    """Run `steps` steps, or steps until an embedding has ended. Returns the gaps of the streams in milliseconds.
 
-    last: the time of each stream's last token; updated.
+    ids: ids of the streams' sequences. last: time of the latest token of each stream; updated.
+    until: id of the embedding, or None.
     """
     gaps, wanted = [], set(ids)
     while steps > 0 or (until is not None and until in made._requests):

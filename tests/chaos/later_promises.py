@@ -1,4 +1,4 @@
-"""The promises from number 30 on: fair shares, hostile files and pages, faults of helpers. See `promises.py`."""
+"""The promises from number 30 on, such as fairness, hostile files and pages, faults of helpers. See `promises.py`."""
 
 from __future__ import annotations
 

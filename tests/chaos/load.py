@@ -1,10 +1,10 @@
-"""A load generator that needs little processor time, as a process of its own: `python -m tests.chaos.load`.
+"""A load generator that needs little processor time and runs as a process: `python -m tests.chaos.load`.
 
-It sends prepared requests on raw sockets, and reads of an answer only its status, its length and `Retry-After`. An
+It sends prepared requests on raw sockets, and parses only the status, the length and `Retry-After` of an answer. An
 answer is counted as refused (429 or 503), served (200) or failed (anything else, a reset, or no answer).
 
-Clients of a real server run on other machines. Here they share its cores: the generator takes priority if it may, and
-how late it sends is measured separately from how late the server answers.
+In reality, clients run on other machines. Here they share the cores with the server. Therefore the generator raises its
+priority if it is allowed to, and the delay with which it sends is measured separately from the server's time to answer.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _RECEIVE_BYTES = 1 << 16
 class Outcome:
     """The results of a load.
 
-    seconds: from the first request to the last answer.
-    served: requests answered with 200.
-    refusal_seconds: time of each refusal, from the sending of its request (or the start of its connection).
-    late_seconds: of each request, how much later than planned the generator sent it.
-    without_retry: refusals without `Retry-After`.
+    seconds: time from the first request to the last answer.
+    served: number of requests that were answered with 200.
+    refusal_seconds: time of each refusal after its request was sent, or after its connection was started.
+    late_seconds: delay of each request: time at which it was sent minus the planned time.
+    without_retry: number of refusals without `Retry-After`.
     failures: number of failed requests, by reason.
     processor_seconds: processor time of the generator.
     """
@@ -53,12 +53,12 @@ class Outcome:
 
     @property
     def rate(self) -> float:
-        """Served requests per second."""
+        """Number of served requests per second."""
         return self.served / self.seconds
 
 
 class _Client:
-    """One connection. began: time at which its request was sent, or 0 while it has none."""
+    """A connection. began: time at which its current request was sent, or 0 while it has none."""
 
     __slots__ = ("began", "connecting", "received", "socket")
 
@@ -72,7 +72,10 @@ class _Client:
 
 
 class Load:
-    """Requests to one path. url: address of the server. bodies: bodies of the requests, which are sent in turn."""
+    """Sends requests to one path of a server.
+
+    url: address of the server. bodies: bodies of the requests, which are sent in order, again and again.
+    """
 
     def __init__(self, url: str, path: str, bodies: Iterable[Any]) -> None:
         parts = urlsplit(url)
@@ -90,7 +93,10 @@ class Load:
         self._closed_loop = False
 
     def closed(self, connections: int, seconds: float) -> Outcome:
-        """Each connection sends its next request after its last answer. Requests open at the end are given up."""
+        """Send requests on several connections for `seconds`. Each sends its next request after the previous answer.
+
+        Requests without an answer at the end are not counted.
+        """
         self._closed_loop = True
         end = time.monotonic() + seconds
         for _ in range(connections):
@@ -101,7 +107,10 @@ class Load:
         return self._finish()
 
     def arrivals(self, rate: float, seconds: float) -> Outcome:
-        """Requests at a fixed rate, whether or not earlier ones are answered, on kept connections where one is idle."""
+        """Send requests at a fixed rate per second, even if earlier ones have no answer yet.
+
+        An idle connection is used again; otherwise a new one is opened.
+        """
         began = time.monotonic()
         for number in range(int(rate * seconds)):
             planned = began + number / rate
@@ -113,13 +122,13 @@ class Load:
         return self._finish()
 
     def at_once(self, connections: int) -> Outcome:
-        """One request on each of many connections, all at once."""
+        """Send one request on each of many connections, all at once."""
         for _ in range(connections):
             self._send()
         return self._finish()
 
     def _send(self) -> None:
-        """Send one request, on an idle connection or a new one."""
+        """Send one request on an idle connection, or on a new one if none is idle."""
         self._open += 1
         if self._idle:
             client = self._idle.popleft()
@@ -142,7 +151,7 @@ class Load:
         assert sent == len(request), "a request does not fit into the buffer of its connection"
 
     def _poll(self, seconds: float) -> None:
-        """Handle data that has arrived, or wait for some."""
+        """Handle data that has arrived, or wait for data. seconds: longest time to wait."""
         for number, _ in self._epoll.poll(seconds):
             client = self._clients[number]
             if client.connecting:
@@ -196,7 +205,7 @@ class Load:
         self._open -= 1
 
     def _lost(self, client: _Client, error: OSError | None) -> None:
-        """The server has closed a connection, or it could not be opened."""
+        """Handle a connection that the server has closed, or that could not be opened. error: None if it was closed."""
         if client.began:
             self._failed("closed without an answer" if error is None else type(error).__name__)
             self._open -= 1
@@ -213,7 +222,7 @@ class Load:
         self.outcome.failures[reason] = self.outcome.failures.get(reason, 0) + 1
 
     def _finish(self) -> Outcome:
-        """Wait for the answers of all requests."""
+        """Wait until all requests are answered, and return the outcome."""
         end = time.monotonic() + ANSWER_SECONDS
         while self._open and (left := end - time.monotonic()) > 0:
             self._poll(left)
@@ -228,19 +237,19 @@ Kind = Literal["closed", "arrivals", "at_once"]
 
 
 def run(kind: Kind, url: str, path: str, bodies: list[Any], *numbers: float) -> Outcome:
-    """Run a load in a process of its own. numbers: arguments of the method of `Load`."""
+    """Run a load in a separate process. kind: name of the method of `Load`. numbers: arguments of this method."""
     with start(kind, url, path, bodies, *numbers) as process:
         return outcome_of(process)
 
 
 def start(kind: Kind, url: str, path: str, bodies: list[Any], *numbers: float) -> subprocess.Popen[bytes]:
-    """Start a load in a process of its own, which prints its outcome at its end."""
+    """Start a load in a separate process, which prints its outcome at the end. Arguments as for `run`."""
     command = [sys.executable, "-m", "tests.chaos.load", json.dumps([kind, url, path, bodies, numbers])]
     return subprocess.Popen(command, stdout=subprocess.PIPE)
 
 
 def outcome_of(process: subprocess.Popen[bytes]) -> Outcome:
-    """Wait for the end of a load."""
+    """Wait until a load has ended, and return its outcome."""
     output, _ = process.communicate()
     assert process.returncode == 0, "the load generator failed"
     return Outcome(**json.loads(output))

@@ -1,4 +1,4 @@
-"""Mixed requests over the demo models: every operation, several dialects, streams and whole answers."""
+"""A mix of requests to the demo models: every operation, several dialects, with and without streaming."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 PROMPTS = ("Once upon a time", "The old fox", "A little girl", "The king")
 GREEDY = {"temperature": 0}
-"""For dialects whose requests draw tokens at random by default: answers are compared."""
+"""Field that turns off sampling, for dialects that sample by default, because answers are compared."""
 NUMBERS = {"type": "regex", "pattern": "[0-9]{3,8}"}
 
 
@@ -20,7 +20,7 @@ class Request:
 
 
 def request(i: int, new_tokens: int = 8) -> Request:
-    """Request number i of the mix. Prompts and seeds differ, so that nothing can be answered from one cached answer."""
+    """The request with index `i` of the mix. Prompts and seeds differ, so that a cached answer would be wrong."""
     text = f"{PROMPTS[i % 4]} {i}"
     chat = [{"role": "user", "content": text}]
     chosen = [

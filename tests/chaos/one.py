@@ -1,4 +1,4 @@
-"""Run one check in a process of its own."""
+"""Run the check of one promise in a separate process."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from tests.chaos.promises import PROMISES
 from tests.chaos.record import Record
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TRIPTYCH_THREADS": "1"}
-"""One thread for each process: threads of one matrix product would wait for each other on cores that other checks use.
-"""
+"""Environment variables for one thread per process. Several threads would wait for each other on busy cores."""
 _LOWER_PRIORITY = 10
 
 
 def send_record(results: Connection, number: int, scale: str, bug: str | None, beside_others: bool) -> None:
-    """Run the check of one promise, and send what it measured to the process that started this one.
+    """Run the check of one promise in this process, and send its record to the process that started this one.
 
-    This process leads a process group of its own, so that its servers can be killed with it.
+    This process becomes the leader of a new process group, so that its servers can be killed together with it.
 
-    bug: installed in this process, and in each server that the check starts.
-    beside_others: give this process and its servers one thread and a lower priority.
+    number: number of the promise. scale: `full` or `small`, the counts of the check.
+    bug: name of the bug to plant in this process and in each server that the check starts, or None.
+    beside_others: whether to give this process and its servers one thread and a lower priority.
     """
     os.setpgid(0, 0)
-    # A collection writes to every object that it visits, so each page of them would be copied.
+    # Garbage collection would write to all objects of the parent, so that the kernel would copy their memory pages.
     gc.freeze()
     if beside_others:
         os.environ.update(ONE_THREAD)
         torch.set_num_threads(1)
-        os.nice(_LOWER_PRIORITY)  # within a session: Linux may divide the processor equally among sessions
+        os.nice(_LOWER_PRIORITY)  # has an effect only within a session: Linux may share the processor among sessions
     results.send(_record(number, scale, bug))
 
 
@@ -48,7 +48,7 @@ def _record(number: int, scale: str, bug: str | None) -> dict[str, Any]:
         record = Record("run")
         record.must(False, f"the server did not start: {str(error)[-300:]}")
     except Exception as error:
-        # A planted bug may cause any exception. A check that cannot run at all has failed too.
+        # A planted bug may cause any exception. A check that raises one has failed.
         record = Record("run", runs=1)
         record.must(False, f"{type(error).__name__}: {str(error)[:300]}")
     return record.to_json()

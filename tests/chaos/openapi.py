@@ -1,4 +1,4 @@
-"""The JSON routes of a running server, from its OpenAPI document, with a body that each of them accepts."""
+"""List the JSON routes in a running server's OpenAPI document, each with a body that the route accepts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ BOUNDARIES: tuple[Any, ...] = (
     [True], ["a"] * 300, {}, {"": 0}, {"type": "regex", "pattern": "("},
     {"type": "json_schema", "schema": {"$ref": "#"}},
 )  # fmt: skip
-"""Values at the edges of types, and of the wrong type."""
+"""Values at the edges of their types, and values of wrong types."""
 MODELS = ("story", "translator-en-fr", "sentence-encoder", "sentiment")
 
 
 @dataclass(frozen=True)
 class JsonRoute:
-    """A route with a JSON body. fields: schemas of its fields by name. example: a body with a served model."""
+    """A route with a JSON body. fields: schemas of its fields, by name. example: a valid body for a served model."""
 
     method: str
     path: str
@@ -32,13 +32,13 @@ class JsonRoute:
 
 
 def document(url: str, headers: dict[str, str] | None = None) -> dict[str, Any]:
-    """The OpenAPI document."""
+    """Fetch the OpenAPI document of a server. url: address of the server."""
     found: dict[str, Any] = httpx.get(url + "/openapi.json", headers=headers, timeout=HANG_SECONDS).json()
     return found
 
 
 def json_routes(url: str) -> list[JsonRoute]:
-    """All routes with a JSON body. A path parameter is a served model."""
+    """All routes with a JSON body. A path parameter is replaced by the name of a served model."""
     whole = document(url)
     found = []
     for path, item in whole["paths"].items():
@@ -71,7 +71,10 @@ def _branches(whole: dict[str, Any], schema: dict[str, Any]) -> Iterator[dict[st
 
 
 def _accepted(url: str, route: JsonRoute) -> JsonRoute:
-    """The route with the first model that accepts its example; with its own model if none does."""
+    """Put the first of the served models that accepts the route's example into the example.
+
+    The route is returned unchanged if no model accepts it.
+    """
     for model in MODELS:
         path = route.path.replace("{model}", model).replace("{model_id}", model)
         example = route.example | ({"model": model} if "model" in route.example else {})

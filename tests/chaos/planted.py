@@ -1,8 +1,8 @@
 """Run the product with a bug planted in it: `python -m tests.chaos.planted BUG -- serve ...`.
 
 The bug replaces functions of the product in the HTTP process, in its worker, or in both; the product has no code
-for it. A check that passes with its bug planted does not check anything. `--monitored FILE serve ...` adds the
-monitor of the event loop (`tests.chaos.dearest.monitor`).
+for it. A check that passes although its bug is planted does not check anything. `BUG --monitored FILE serve ...` adds
+the monitor of the event loop (`tests.chaos.dearest.monitor`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MONITORED = "--monitored"
 
 
 def worker_command(bug: str) -> tuple[str, ...]:
-    """The command that starts a worker with the bug."""
+    """The command line that starts a worker with the bug."""
     return sys.executable, "-P", "-m", "tests.chaos.planted", bug, WORKER
 
 

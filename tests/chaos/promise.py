@@ -9,23 +9,23 @@ from typing import Literal
 from tests.chaos.record import Record
 
 Conditions = Literal["alone", "waiting", "any"]
-"""What may run beside a check; see `Promise`."""
+"""Which other checks may run at the same time as a check, see `Promise.conditions`."""
 
 
 @dataclass(frozen=True)
 class Promise:
-    """One line of the list of promises.
+    """A promise of the product about its reliability.
 
-    number, title, figure: from the list.
-    tests: tests of `make test` with the same promise and small counts; the last ones are negative controls.
-    check: measures the promise on the product. It takes the counts as arguments.
-    bug: name of the planted bug (`tests.chaos.bugs`) with which `check` must fail. more_bugs: further ones.
-    full: counts of `make chaos`.
-    small: counts of the runs with planted bugs, where the check only has to fail.
-    conditions: what may run at the same time. "alone": nothing, because it measures rates, ratios or times near their
-        limit. "waiting": checks of lower priority, because it mostly waits. "any": other checks, because the speed of
-        the machine hardly changes what it measures.
-    bug_conditions: the same for the runs with planted bugs.
+    number, title, figure: number, sentence and required value in the list of promises.
+    tests: tests of `make test` about the same promise with small counts; the last ones are negative controls.
+    check: function that measures the promise on the product. Its arguments are the counts.
+    bug: name of the planted bug (`tests.chaos.bugs`) with which `check` must fail. more_bugs: names of further ones.
+    full: counts for `make chaos`.
+    small: counts for the runs with planted bugs, where the check only has to fail.
+    conditions: which other checks may run at the same time. "alone": none, because the check measures rates, ratios, or
+        times near their limit. "waiting": checks with a lower priority, because this one mostly waits. "any": all,
+        because the speed of the machine hardly changes the result.
+    bug_conditions: the conditions for the runs with planted bugs.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""Run existing tests as a check: every test is one run."""
+"""Run existing tests as the check of a promise. Every test counts as one run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ PYTEST = ("-q", "-p", "no:cacheprovider", "--tb=line")
 
 
 def run_tests(record: Record, *tests: str) -> Record:
-    """Run tests in this process, with its planted bug. Each test counts as a run, each failed test as a failure."""
+    """Run tests in this process, in which a bug may be planted. Each test counts as one run.
+
+    tests: files or names of tests, as for pytest. Returns `record`.
+    """
     with tempfile.TemporaryDirectory() as directory:
         report, output = Path(directory) / "report.xml", io.StringIO()
         with chdir(REPOSITORY), redirect_stdout(output), redirect_stderr(output):

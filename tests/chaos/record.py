@@ -1,4 +1,4 @@
-"""The measurements of one check: number of runs, the worst case of each measure with its limit, and failures."""
+"""The result of one check: number of runs, the worst value of each quantity with its limit, and failures."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 MAX_FAILURES = 5
-"""Failures whose text is kept. All are counted."""
+"""Number of failures of which the text is kept. All failures are counted."""
 
 
 @dataclass
 class Measure:
-    """The worst value of one quantity. at_least: the limit is a minimum and the worst value the smallest one."""
+    """The worst value of a quantity. at_least: whether the limit is a minimum, so that the smallest value is worst."""
 
     what: str
     worst: float
@@ -31,8 +31,8 @@ class Measure:
 class Record:
     """The result of one check.
 
-    unit: name of one run, for the report. runs: how often the promise was tried.
-    details: measurements of single cases by name, for the report.
+    unit: name of one run in the report, such as "request". runs: number of runs.
+    details: further measurements for the report, by name of the case.
     """
 
     unit: str
@@ -43,12 +43,12 @@ class Record:
     details: dict[str, str] = field(default_factory=dict)
 
     def most(self, what: str, value: float, limit: float, unit: str) -> None:
-        """A value that must not exceed the limit."""
+        """Add a value that must not exceed the limit. what: name of the quantity."""
         known = self.measures.setdefault(what, Measure(what, value, limit, unit))
         known.worst = max(known.worst, value)
 
     def least(self, what: str, value: float, limit: float, unit: str) -> None:
-        """A value that must reach the limit."""
+        """Add a value that must reach the limit. what: name of the quantity."""
         known = self.measures.setdefault(what, Measure(what, value, limit, unit, at_least=True))
         known.worst = min(known.worst, value)
 
@@ -61,7 +61,7 @@ class Record:
         return condition
 
     def include(self, other: Record, prefix: str = "") -> Record:
-        """Add measurements of a part of the check. prefix: put before their names. Returns this record."""
+        """Add the measurements of another record. prefix: text before their names. Returns this record."""
         self.runs += other.runs
         for measure in other.measures.values():
             self.measures[prefix + measure.what] = replace(measure, what=prefix + measure.what)

@@ -1,12 +1,13 @@
-"""Measure what refusing in the protocol gains over refusing in the middleware: `python -m tests.chaos.refusals`.
+"""Measure how much faster the HTTP protocol refuses than the middleware does: `python -m tests.chaos.refusals`.
 
-Two servers with the demo models run side by side. One is the product. The other hands every request to the application,
-so that its middleware refuses (`--in-the-middleware`, which this module plants; the product has no such setting). In
-each round, both get arrivals at ten times the capacity, and the idle one waits. The order changes with each round.
+Two servers with the demo models run at the same time. One is the product. The other one passes every request to the
+application, so that its middleware refuses. It is started with `--in-the-middleware`, a flag of this module that the
+product does not have. In each round, first one server and then the other gets requests at ten times the capacity. The
+order alternates.
 
-Printed for each round and as medians: goodput as a share of the peak before and after it, and the median and the p99
-of the time of a refusal. The rule for keeping the refusal in the protocol: at least 5% more goodput, or refusals in at
-most half of the time. Measure on a quiet machine, with `--access-log` too: it writes a line for each refusal.
+For each round, and as medians, it prints the goodput as a share of the peak before and after it, and the median and the
+p99 of the time of a refusal. The refusal in the protocol is kept if it gains at least 5% goodput, or at least halves
+the time of a refusal. Measure on a quiet machine, and also with `--access-log`, which writes a line for each refusal.
 """
 
 from __future__ import annotations
@@ -35,7 +36,11 @@ VARIANTS = {
 
 
 def measure(running: RunningServer, rate: float, seconds: float) -> tuple[float, float, float, str]:
-    """Goodput as a share of the peak, median and p99 of a refusal in seconds, and the outcome in words."""
+    """Measure a server with requests that arrive at `rate` per second, for `seconds`.
+
+    Returns the goodput as a share of the peak, the median and the p99 time of a refusal in seconds, and the outcome as
+    text.
+    """
     period = 0.3 * seconds, seconds
     length = sum(period) + SPARE_SECONDS
     closed = "closed", running.url, PATH, BODIES, CLIENTS, length
@@ -79,14 +84,14 @@ def main() -> None:
 
 
 def serve_refusing_in_the_middleware(arguments: list[str]) -> None:
-    """Run the command line of the product, whose protocol hands refused requests to the application."""
+    """Run the command line of the product, but with a protocol that passes all requests to the application."""
     from server import cli
     from server.api.connection.arrivals import Arrivals
 
     receive = Arrivals.__call__
 
     class Kept(Exception):
-        """The protocol would refuse."""
+        """Raised by this module's protocol in place of a refusal, so that the application gets the request."""
 
     def refuse(self: Arrivals, *request: Any) -> Response:
         raise Kept

@@ -53,7 +53,7 @@ EARLIER = (
     ("worker stopped while loading", "never noticed", 26, "replaced after"),
     ("growth over mixed requests", "94 to 209 bytes a request", 24, "growth of the HTTP process"),
 )
-"""Figures of an earlier version: (case, its figure, promise, name of the measure or beginning of the detail)."""
+"""Figures of an earlier version: (case, figure, number of the promise, name of the measure or prefix of the detail)."""
 
 
 def _now(record: Mapping[str, Any], name: str) -> str:
@@ -63,7 +63,7 @@ def _now(record: Mapping[str, Any], name: str) -> str:
 
 
 def machine() -> str:
-    """The machine in words, without its name."""
+    """Description of the machine: processor, cores and memory, without the host name."""
     model = platform.machine()
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("model name"):
@@ -74,7 +74,7 @@ def machine() -> str:
 
 
 def write_report(path: Path, results: Mapping[str, Any]) -> None:
-    """Write the page. results: by number of the promise, as in the file of results."""
+    """Write the page. results: content of the file of results; a result for each number of a promise."""
     rows, notes = [], []
     for promise in PROMISES:
         result = results.get(str(promise.number))
@@ -117,7 +117,7 @@ def write_report(path: Path, results: Mapping[str, Any]) -> None:
 
 
 def is_caught(control: Mapping[str, Any]) -> bool:
-    """Whether the check found the planted bug: its run failed after it had measured something."""
+    """Whether a check detected its planted bug: the run measured something and failed. control: record of the run."""
     return not control["passed"] and control["runs"] > 0
 
 

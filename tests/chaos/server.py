@@ -1,4 +1,4 @@
-"""A server process with the demo models, with or without a planted bug."""
+"""Run a server process with the demo models, with or without a planted bug."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from tests.chaos.dearest.measure import LAUNCHER, MeasuredServer, measured_serve
 from tests.e2e.conftest import COMMAND, RunningServer, serving
 
 planted: str | None = None
-"""Name of the bug that every server gets. Set by `tests.chaos.one`."""
+"""Name of the bug that is planted in every server, or None. Set by `tests.chaos.one`."""
 
 
 def command() -> tuple[str, ...]:
-    """The command line of the product, or of the product with a planted bug."""
+    """The command line that starts the product, with the bug `planted` if there is one."""
     return COMMAND if planted is None else (sys.executable, "-m", "tests.chaos.planted", planted, "--")
 
 
 class StartFailed(Exception):
-    """The server did not become ready, so that nothing was checked."""
+    """The server did not become ready, so that the check did not run."""
 
 
 @contextmanager
 def monitored_server(*arguments: str) -> Iterator[MeasuredServer]:
-    """A ready server whose event loop and memory are measured; it stops at the end of the block."""
+    """Context manager that yields a ready server whose event loop and memory are measured, and stops it at the end."""
     launcher = (LAUNCHER,) if planted is None else ("tests.chaos.planted", planted, "--monitored")
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         try:
@@ -40,7 +40,7 @@ def monitored_server(*arguments: str) -> Iterator[MeasuredServer]:
 
 @contextmanager
 def server(*arguments: str) -> Iterator[RunningServer]:
-    """A ready server without access log; it stops at the end of the block."""
+    """Context manager that yields a ready server without an access log, and stops it at the end."""
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         try:
             running = stack.enter_context(

@@ -1,8 +1,8 @@
 """Promise 24: mixed requests for hours, 5% of them aborted, without growth of memory, descriptors or tasks.
 
 Run `python -m tests.chaos.soak` (`make soak`). Every round is written to a state file; a later run with the same file
-continues the count. Growth is the slope of a straight line through the memory after each round of one server process,
-without its warm-up: first requests fill caches that have a limit.
+continues the count. Growth is the slope of a straight line through the memory of one server process after each round.
+The first rounds are left out, because their requests fill caches of limited size.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ from tests.waiting import eventually
 ABORTED_SHARE = 0.05
 MAX_BYTES_PER_REQUEST = 100.0
 WARM_UP_REQUESTS = 8000
-"""Requests of each server process that are not evaluated, because the heap has not reached its size."""
+"""Number of requests of each server process that are not evaluated, because its memory still grows to its usual size.
+"""
 CACHED_WORDS = 12_000
-"""More words than the word cache of a BPE tokenizer holds (10,000, measured at 280 bytes each)."""
+"""Number of words that fill the word cache of a BPE tokenizer, which has room for 10,000 (280 bytes each)."""
 FILLING_ROUNDS = 8
-"""Rounds with the same texts. Each of two threads has its own cache; after these rounds only one text in 128 has met
-the same thread every time."""
+"""Number of times that each text is sent to fill the caches of two threads.
+
+After 8 times, only one text in 128 has always been given to the same thread."""
 CLIENTS = 16
 
 
@@ -41,7 +43,7 @@ CLIENTS = 16
 class Round:
     """Memory, open file descriptors and threads of an idle server after a round of requests.
 
-    life: number of the server process. requests: number of requests sent to this process so far.
+    life: index of the server process. requests: number of requests sent to this process so far.
     """
 
     life: int
@@ -54,7 +56,10 @@ class Round:
 
 
 async def _client(url: str, numbers: Iterator[int], rng: random.Random) -> None:
-    """Send requests from a shared counter; leave one in twenty after a random part of its answer, or before any."""
+    """Send the requests with the indices in `numbers`, which several clients share.
+
+    One request in twenty is aborted before its answer or after a random part of it.
+    """
     connection = Connection(url)
     try:
         for number in numbers:
@@ -76,9 +81,10 @@ async def _client(url: str, numbers: Iterator[int], rng: random.Random) -> None:
 
 
 async def fill_word_caches(url: str) -> None:
-    """Tokenize many different words with each model; the mix would fill the caches slowly, like a leak.
+    """Fill the tokenizers' word caches: tokenize many different words with each model.
 
-    Each thread has a cache of its own (tokenizers 0.23), and takes any of the texts that wait at the same time.
+    The mix would fill them slowly, which would look like a memory leak. Each thread has its own cache (tokenizers 0.23)
+    and takes any of the texts that wait.
     """
 
     async def tokenize(model: str, first: int) -> None:
@@ -92,12 +98,12 @@ async def fill_word_caches(url: str) -> None:
 
 
 def _word(number: int) -> str:
-    """A word of letters only: tokenizers split words at digits."""
+    """A word that differs for each number. It has only letters, because tokenizers split words at digits."""
     return "q" + "".join(chr(ord("a") + number // 26**place % 26) for place in range(4))
 
 
 async def send(url: str, first: int, count: int, clients: int = CLIENTS) -> None:
-    """Send `count` requests of the mix, from number `first`."""
+    """Send `count` requests of the mix, starting with the index `first`."""
     numbers = iter(range(first, first + count))
     await asyncio.gather(*(_client(url, numbers, random.Random(first + i)) for i in range(clients)))
 
@@ -119,9 +125,9 @@ def measure(url: str, pid: int, life: int, requests: int) -> Round:
 
 
 def growth(rounds: list[Round], name: str, warm_up: int = WARM_UP_REQUESTS) -> float | None:
-    """Growth per request: slope of one figure over the requests of the last server process. None with too few rounds.
+    """Growth per request of the last server process; None with too few rounds.
 
-    name: field of `Round`, such as the memory of the worker.
+    name: field of `Round` whose growth is computed, such as `worker_bytes`. warm_up: number of requests to leave out.
     """
     last = [done for done in rounds if done.life == rounds[-1].life and done.requests >= warm_up] if rounds else []
     if len(last) < 3:
@@ -131,9 +137,9 @@ def growth(rounds: list[Round], name: str, warm_up: int = WARM_UP_REQUESTS) -> f
 
 
 def soak(count: int, every: int, path: Path | None = None) -> list[Round]:
-    """Send requests until `count` were sent in all. Returns memory, files and threads after every `every` requests.
+    """Send requests until `count` were sent, those in the state file included. Returns all rounds.
 
-    path: state file, read if it exists and written after each round.
+    every: number of requests in a round. path: state file, read if it exists and written after each round.
     """
     state = json.loads(path.read_text()) if path is not None and path.exists() else {"sent": 0, "rounds": []}
     rounds = [Round(**fields) for fields in state["rounds"]]

@@ -1,4 +1,4 @@
-"""Quick tests notice the bug that is planted for their promise: each passes without it, and fails with it."""
+"""Quick tests of the promises detect planted bugs: each passes without its bug, and fails with it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from server.errors import Overloaded
 from server.ipc.client.queue import Queue
-from server.ipc.wire.messages import Finished, Hypothesis, Tokens
+from server.ipc.wire.generate_messages import Finished, Hypothesis, Tokens
 from tests.api import test_stored_responses as stored
 from tests.api.conftest import Bench
 from tests.chaos.bugs import planted
@@ -29,7 +29,7 @@ BOTH = pytest.mark.parametrize("with_bug", [False, True], ids=["as it is", "with
 
 
 def expecting(bug: str, with_bug: bool) -> Any:
-    """With the bug, the block must fail; without it, pass."""
+    """Context manager whose block must fail with the planted bug, and must pass without it."""
     return _Failing(bug) if with_bug else nullcontext()
 
 
@@ -99,7 +99,10 @@ def test_links(tmp_path: Path, with_bug: bool) -> None:
 
 
 class _failing_as_assertion:
-    """Turns other exceptions into AssertionError: `pytest.raises` raises another one when it fails."""
+    """Context manager that turns every exception into an AssertionError, which `expecting` takes for a failed test.
+
+    `pytest.raises` in a test fails with another exception.
+    """
 
     def __enter__(self) -> None:
         return None

@@ -1,6 +1,6 @@
-"""A quick search for the most expensive bodies, with the fake worker and a planted bug that the monitor must see.
+"""A quick search for the most expensive bodies, with a fake worker and a planted bug that the monitor must detect.
 
-Times are compared with those of the planted bug in the same run. `make chaos` checks them against the promised figures.
+Times are compared with those of the planted bug in the same run. `make chaos` compares them with the promised limits.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ SCORED = {
     "prompt_logprobs": True,
     "top_logprobs": 20,
 }
-"""A request whose answer has 80,000 log-probabilities."""
+"""Recipe of a request whose answer has 80,000 log-probabilities."""
 REFUSED = {"prompt": "a", "metadata": {"$list": [{"$list": [1, 0]}, 600_000]}}
-"""A body of 600,000 lists."""
+"""Recipe of a body with 600,000 lists, which is refused."""
 
 
 @contextmanager
@@ -57,7 +57,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeasuredServer]
 
 
 def stall(server: MeasuredServer, recipe: object, status: int) -> float:
-    """Longest stall of the event loop with two requests at once."""
+    """Send a recipe twice at the same time. Returns the longest stall of the event loop in seconds.
+
+    status: expected status of both answers.
+    """
     measured = server.measure("/generate", [body_bytes(recipe)] * 2)
     assert [answer.status for answer in measured.answers] == [status] * 2
     return measured.stall_seconds
@@ -167,7 +170,10 @@ def test_the_generator_makes_documents_and_every_live_event(server: MeasuredServ
 
 
 def test_the_generator_multiplies_inputs_answers_and_beams(server: MeasuredServer) -> None:
-    """The most expensive body of this server so far had 1,024 prompts with 16 answers each."""
+    """`Mutator.multiply` reaches the limit of the product, and sets several factors in one body.
+
+    The most expensive body that was ever found had 1,024 prompts with 16 answers each.
+    """
     document = json.loads(server.page("/openapi.json"))
     route = next(route for route in post_routes(document) if route.path == "/v1/completions")
     mutator = Mutator(document["components"]["schemas"], random.Random(0))

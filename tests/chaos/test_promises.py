@@ -36,6 +36,6 @@ def test_a_promise_has_tests_and_a_planted_bug(promise: Promise) -> None:
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_bug_can_be_planted(name: str) -> None:
-    """Planting raises for a function that the product no longer has."""
+    """Every bug can be planted. It cannot if the product no longer has the function that the bug replaces."""
     with planted(name):
         pass

@@ -1,4 +1,4 @@
-"""An HTTP server for the tests of the clients: it answers as a test says, and keeps the requests."""
+"""A fake HTTP server for tests of the client commands. A test function answers the requests, which are recorded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass
 class FakeRequest:
-    """A request that the server has received. body: None for a GET."""
+    """A request that the server has received. body: parsed JSON, or None without a body."""
 
     path: str
     headers: Mapping[str, str]
@@ -22,7 +22,10 @@ class FakeRequest:
 
 @dataclass
 class Reply:
-    """An answer. body: bytes are sent as they are, any other value as JSON. broken: close before the end."""
+    """An answer.
+
+    body: bytes to send, or a value to send as JSON. broken: whether to close the connection before the end of the body.
+    """
 
     body: Any = b""
     status: int = 200
@@ -43,12 +46,15 @@ class FakeServer:
 
 
 def error(status: int, message: str = "no", **headers: str) -> Reply:
-    """An error in the shape of the native dialect."""
+    """An error in the format of the native dialect. headers: further headers, with `_` for `-`."""
     return Reply({"error": {"message": message}}, status, {name.replace("_", "-"): v for name, v in headers.items()})
 
 
 def events(*pairs: tuple[str, Any]) -> Reply:
-    """A stream of events. An empty name leaves the name out; a string is sent as it is, any other value as JSON."""
+    """A stream of server-sent events. pairs: name and data of each.
+
+    An event with an empty name has no `event` line. Data is sent as JSON unless it is a string.
+    """
     lines = []
     for name, value in pairs:
         data = value if isinstance(value, str) else json.dumps(value)
@@ -58,7 +64,7 @@ def events(*pairs: tuple[str, Any]) -> Reply:
 
 @contextmanager
 def fake_server(answer: Answer) -> Iterator[FakeServer]:
-    """Serve on a free port inside the block."""
+    """Context manager that runs a server on a free port. answer: function that returns the reply to a request."""
     requests: list[FakeRequest] = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Batches: order, bounded concurrency, groups, resume, and interruptions."""
+"""Batches of requests: order of results, limited concurrency, groups, continuation, and interruptions."""
 
 from __future__ import annotations
 

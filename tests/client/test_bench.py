@@ -30,7 +30,7 @@ JOB = Job("some words", 5)
 
 
 class FakeClock:
-    """A clock that tests move. late: seconds by which every sleep is too long."""
+    """A simulated clock. late: seconds by which every sleep is too long."""
 
     def __init__(self, late: float = 0.0) -> None:
         self.seconds = 100.0
@@ -45,7 +45,10 @@ class FakeClock:
 
 
 async def test_slow_answers_do_not_delay_arrivals() -> None:
-    """No answer comes before the last request has been sent: a client that waits for answers would never end."""
+    """Requests are sent at their planned times although no answer arrives before the last request is sent.
+
+    A client that waits for answers would never end.
+    """
     clock, all_sent = FakeClock(), asyncio.Event()
     due: list[float] = []
 
@@ -185,7 +188,7 @@ def test_percentiles_are_those_of_numpy() -> None:
 
 
 class SteppingClock(FakeClock):
-    """Each reading is a second after the one before."""
+    """A simulated clock that advances by one second with each reading."""
 
     def now(self) -> float:
         self.seconds += 1
@@ -393,7 +396,7 @@ def test_no_server(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 async def test_the_parts_of_the_time_are_asked_for_and_read() -> None:
-    """The answer of a route with streams is then one document."""
+    """With `breakdown`, the client asks for the parts of the time and reads them. It does not ask for a stream then."""
     seen: list[httpx.Request] = []
 
     def handle(request: httpx.Request) -> httpx.Response:

@@ -1,4 +1,4 @@
-"""The command chat against a fake server: streaming, history, failures, and the commands of a conversation."""
+"""`triptych chat` against a fake server: streaming, history, failures, and commands inside a conversation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def chunk(**delta: Any) -> tuple[str, Any]:
 
 
 def says(*parts: str, reason: str = "stop") -> Reply:
-    """An answer as OpenAI streams it."""
+    """A streamed answer in OpenAI's format. parts: texts of the deltas. reason: finish reason."""
     end = ("", {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
     usage = ("", {"choices": [], "usage": {"completion_tokens": len(parts)}})
     return events(
@@ -104,7 +104,7 @@ PAGES = {
     "/v1/models": {"data": [{"id": "tale"}, {"id": "story"}]},
     "/info": {"models": [{"name": "tale"}, {"name": "story"}], "defaults": {"/v1/chat/completions": "story"}},
 }
-"""What the fake server says about its models."""
+"""Answers of the fake server about its models, by path."""
 
 
 @pytest.fixture
@@ -295,7 +295,7 @@ def test_statistics_and_a_cut_answer(talk: Talk, capsys: pytest.CaptureFixture[s
 
 
 def test_a_speed_is_told_of_answers_that_take_some_time() -> None:
-    """The tokens of a short answer may arrive together, after which a speed would be any number."""
+    """The speed in tokens per second is left out for a short answer, whose tokens may arrive all at once."""
     answer = ChatAnswer(tokens=5, started=10.0, first=10.5, ended=12.5)
     assert statistics(answer) == "(5 tokens, 2.5 s, first token after 0.50 s, 2.0 tokens/s)"
     answer = ChatAnswer(tokens=5, started=10.0, first=10.5, ended=10.5001)

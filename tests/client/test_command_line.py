@@ -1,4 +1,4 @@
-"""The command line as a whole: help, names that are nearly right, completions, and the commands for lists and files."""
+"""The whole command line: help, misspelled names, shell completion, and the commands for lists and files."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_completions_know_every_command_and_its_flags(shell: str, capsys: pytest
     for word in (*COMMANDS, "kv-cache-memory", "max-new-tokens", "bfloat16"):
         assert word in script
     if shell == "bash":
-        # The script completes a command, a flag and the value of a flag.
+        # Bash runs the script to complete a command, a flag and the value of a flag.
         check = 'complete_for() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _shtab_triptych; '
         check += 'echo "${COMPREPLY[*]}"; }\n'
         check += "complete_for triptych transc\ncomplete_for triptych serve --kv-cache-m\n"
@@ -133,7 +133,10 @@ def test_rerank_sorts_texts(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
 def test_paragraphs_of_the_help_fit_the_terminal(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Examples and definitions are indented: a divided command could not be copied."""
+    """No paragraph of the help has lines of more than 80 characters. Examples and definitions, which are indented, may.
+
+    A command that is divided into two lines could not be copied.
+    """
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit):
         main([name, "--help"])

@@ -1,4 +1,4 @@
-"""generate, translate, embed and classify against a fake server: inputs, outputs, batches, exit codes, help."""
+"""`triptych generate`, `translate`, `embed` and `classify` against a fake server: input, output, exit codes, help."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def end_of(text: str) -> dict[str, str]:
-    """The finish reason of an answer, if it is not the usual one."""
+    """The field `finish_reason` for an answer with the word SLOW or LONG; no field for others."""
     reasons = {"SLOW": "timeout", "LONG": "length"}
     return next(({"finish_reason": reason} for word, reason in reasons.items() if word in text), {})
 
 
 def answer(request: FakeRequest) -> Reply:
-    """Answers as Triptych does: a stream in two parts, or whole answers in upper case. Refuses texts with `bad`, and
-    reports a deadline for those with `slow`.
+    """Answer a request in Triptych's format, with the input in upper case. A stream has two parts.
+
+    Texts with `bad` are refused. For texts with `slow`, the answer says that it ended at its deadline.
     """
     body = request.body
     if request.path == "/generate":
@@ -60,7 +61,10 @@ def answer(request: FakeRequest) -> Reply:
 
 
 def run(*argv: str, stdin: bytes | None = None, status: int = 0, monkeypatch: Any = None) -> list[FakeRequest]:
-    """Run a command against the fake server. Returns the requests."""
+    """Run a `triptych` command against the fake server. Returns the requests that it got.
+
+    stdin: standard input of the command. status: expected exit status.
+    """
     with fake_server(answer) as server:
         if stdin is not None:
             monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
@@ -147,7 +151,7 @@ def test_a_batch_of_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_stopped_batch_is_continued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The server fails after 25 requests; the second run sends the rest, and no text that has an answer."""
+    """A second run of a batch sends only the texts that have no answer yet. The first run ended after 25 requests."""
     source, output = tmp_path / "in.txt", tmp_path / "out.jsonl"
     source.write_text("".join(f"text {number}\n" for number in range(60)))
     answered: list[str] = []
@@ -336,7 +340,7 @@ def test_every_example_of_the_help_texts_parses(example: str, capsys: pytest.Cap
 
 
 def test_help_imports_little() -> None:
-    """Help starts in a tenth of a second because it imports nothing but argparse."""
+    """`--help` imports few modules, so that it takes only a tenth of a second."""
     code = (
         "import sys\nfrom server.cli import main\n"
         "try: main({argv})\nexcept SystemExit: pass\n"

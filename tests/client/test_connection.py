@@ -24,7 +24,11 @@ OVERLOADED = httpx.Response(429, headers={"retry-after": "3"}, json={"error": {"
 
 
 class Script:
-    """Answers of a server in order, and the pauses that the client makes."""
+    """A connection to a simulated server.
+
+    answers: answers of the server, in order; an exception is raised instead of an answer.
+    requests: requests that the client has sent. pauses: its pauses between retries, in seconds.
+    """
 
     def __init__(self, *answers: httpx.Response | Exception, **target: Any) -> None:
         self.answers = list(answers)

@@ -76,7 +76,7 @@ def test_every_field_is_a_flag(name: str) -> None:
 
 
 def given(option: Option) -> list[str]:
-    """The option on a command line, with valid values."""
+    """The arguments that set an option to a valid value on a command line."""
     flag = "--" + option.name.replace("_", "-")
     if option.convert is bool:
         return [flag]
@@ -180,7 +180,7 @@ def test_the_key_comes_from_a_file_or_the_environment(tmp_path: Path, monkeypatc
 
 
 def test_no_flag_takes_a_key() -> None:
-    """Command lines are visible to all users of a machine."""
+    """No flag takes an API key, because all users of a machine can see the command lines."""
     parser = argparse.ArgumentParser()
     target.add_target_flags(parser)
     flags = [flag for action in parser._actions for flag in action.option_strings]

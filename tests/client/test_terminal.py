@@ -1,4 +1,4 @@
-"""The command line in a terminal: colours, the width of tables, and a conversation. A pseudo-terminal stands for it."""
+"""The command line in a pseudo-terminal: colours, width of tables, and a conversation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ESCAPE = "\x1b["
 
 
 class Terminal:
-    """A command in a pseudo-terminal. output: all that it has shown."""
+    """A command in a pseudo-terminal. output: everything that it has printed so far."""
 
     def __init__(self, process: subprocess.Popen[bytes], descriptor: int) -> None:
         self.process = process
@@ -38,13 +38,13 @@ class Terminal:
         os.write(self._descriptor, text.encode())
 
     def wait_for(self, pattern: str) -> str:
-        """Read until the output has the pattern. Returns all output."""
+        """Read until the output matches a regular expression. Returns the whole output."""
         while not re.search(pattern, self.output):
             assert self._read(), f"the command ended without {pattern!r}: {self.output!r}"
         return self.output
 
     def end(self) -> int:
-        """Read to the end of the command. Returns its exit status."""
+        """Read until the command ends. Returns its exit status."""
         while self._read():
             pass
         return self.process.wait(HANG_SECONDS)
@@ -60,7 +60,10 @@ class Terminal:
 
 
 def _heed_interrupts() -> None:
-    """A test run in the background of a shell ignores Ctrl-C, and so would its children."""
+    """Set the default action for SIGINT.
+
+    If the tests run in the background of a shell, children would ignore SIGINT.
+    """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -124,7 +127,7 @@ def test_ctrl_c_at_the_prompt_does_not_end_the_conversation() -> None:
     pages = fake_server(lambda request: Reply(PAGES[request.path]))
     with pages as server, terminal("chat", "--url", server.url) as shell:
         shell.wait_for("> ")
-        # Readline hears a signal only while it waits for a key, which begins shortly after it wrote the prompt.
+        # Readline handles a signal only while it waits for a key, which it begins shortly after printing the prompt.
         eventually(lambda: psutil.Process(shell.process.pid).status() == psutil.STATUS_SLEEPING)
         os.kill(shell.process.pid, signal.SIGINT)
         shell.wait_for(r"(?s)> .*> ")
@@ -159,7 +162,7 @@ def test_an_interrupt_during_the_imports_of_a_command_shows_no_traceback() -> No
 
 
 def test_an_ignored_interrupt_stays_ignored() -> None:
-    """As that of a command in the background of a script."""
+    """A command that was started with SIGINT ignored, as in the background of a script, keeps ignoring it."""
     ignore = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)}
     code = INTERRUPTED.replace("SIGINT)", "SIGINT)\n    raise SystemExit(9)")
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, **ignore)

@@ -15,7 +15,7 @@ from server.cli import main
 
 
 class Listener(ThreadingHTTPServer):
-    """Answers with the number of bytes it got. requests: path and body of each request."""
+    """A server that answers with the number of bytes of the request. requests: path and body of each request."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)

@@ -1,7 +1,7 @@
-"""One server for all client packages, started twice: without an API key, and with a key that every request must carry.
+"""Servers for the tests of client packages: one without API keys, and one that requires a key.
 
-A test that takes `server` runs against both. It passes `server.key` to its client in the way that the client's own
-documentation shows.
+A test with the fixture `server` runs against both. It passes `server.key` to its client as the client's documentation
+shows.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ NO_KEY = "not-needed"
 
 @dataclass(frozen=True)
 class ClientServer:
-    """A running server and the key of its clients.
+    """A running server and the API key for its clients.
 
-    key: the required key. If the server needs none, a placeholder, because some clients cannot be created without a
-        key.
+    key: the required key. For a server without keys it is a placeholder, because some clients need one.
     """
 
     running: RunningServer
@@ -39,7 +38,7 @@ class ClientServer:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers for requests without a client package."""
+        """HTTP headers with the key, for requests without a client package."""
         return {"authorization": f"Bearer {KEY}"} if self.needs_key else {}
 
 

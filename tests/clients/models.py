@@ -1,7 +1,7 @@
-"""The models that the server of the client tests serves: the demo models, and a tiny one for each further task.
+"""The models of the server for client tests: the demo models, and a tiny model for each further task.
 
-To add one, write a function that takes a directory, writes a checkpoint to it, and is listed in `WRITERS`. Tests name
-the model that they use, because the first fitting model may change with the list.
+To add a model, write a function that writes its checkpoint to a directory, and add it to `WRITERS`. Tests always name
+their model, because the default model depends on the list.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HERMES_TEMPLATE = """\
     {{- '<|im_start|>assistant\\n' }}
 {%- endif %}
 """
-"""A chat template with tool calls as Hermes and Qwen models write them."""
+"""A chat template with tool calls in the format of Hermes and Qwen models."""
 THINKING_TEMPLATE = """\
 {%- for message in messages %}
     {{- '<|im_start|>' + message.role + '\\n' }}
@@ -65,7 +65,7 @@ def write_story(directory: Path, template: str) -> Path:
 
 
 def _write_prompted_encoder(directory: Path) -> Path:
-    """Write the demo sentence encoder with a prompt for queries and one for passages."""
+    """Write the demo sentence encoder with two prompts in its settings, for queries and for passages."""
     shutil.copytree(DEMO / "sentence-encoder", directory)
     prompts = {"prompts": {"query": "query: ", "passage": "passage: "}, "default_prompt_name": None}
     (directory / "config_sentence_transformers.json").write_text(json.dumps(prompts))
@@ -98,7 +98,7 @@ T5_TASKS = {
 
 
 def write_summarizing_t5(directory: Path) -> Path:
-    """Write a T5 with the settings of three tasks, as the first T5 checkpoints have them."""
+    """Write a T5 whose `config.json` has settings for three tasks, like the first T5 checkpoints."""
     write_t5(directory)
     config = transformers.T5Config(
         vocab_size=transformers.AutoTokenizer.from_pretrained(directory).vocab_size + 10,
@@ -139,11 +139,14 @@ WRITERS: Mapping[str, Callable[[Path], Path]] = {
     "summarizer": _write_summarizer,
     "whisper": _write_recognizer,
 }
-"""Writes the checkpoint of each model that is not a demo model."""
+"""Functions that write the checkpoints of the models that are not demo models, by name of the model."""
 
 
 def write_models(root: Path) -> list[str]:
-    """Write all checkpoints. Returns the models as arguments of `triptych serve`."""
+    """Write all checkpoints below `root`.
+
+    Returns all models, the demo models included, as arguments of `triptych serve`.
+    """
     directories = {name: DEMO / name for name in DEMO_MODELS}
     directories |= {name: write(root / name) for name, write in WRITERS.items()}
     return [f"{name}={directory}" for name, directory in directories.items()]

@@ -1,4 +1,4 @@
-"""A client of the `openai` package, and the story that its model continues."""
+"""Fixtures: a client of the `openai` package, and the expected continuation of a story."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tokenizer() -> transformers.PreTrainedTokenizerBase:
 
 @cache
 def told(count: int) -> str:
-    """The `count` tokens that transformers generates after `STORY` with the storyteller model."""
+    """The text of the first `count` tokens that transformers generates after `STORY` with the demo story model."""
     from weights.demo.train.stories import continue_story
 
     return continue_story(STORY, count).removeprefix(STORY) if count else ""

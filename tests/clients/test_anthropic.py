@@ -9,7 +9,7 @@ from tests.clients.conftest import ClientServer
 
 MESSAGES = [{"role": "user", "content": "Once upon a time"}]
 GREEDY = {"temperature": 0}
-"""Gives the same text each time. The package has no argument for it any more."""
+"""Field for greedy decoding. It is sent as an extra field, because the package no longer has an argument for it."""
 WEATHER = {
     "name": "weather",
     "description": "The weather of a city.",
@@ -79,7 +79,7 @@ def test_sampling_options_and_hints_are_accepted(client: anthropic.Anthropic) ->
 
 
 def test_fields_of_newer_models_are_accepted(client: anthropic.Anthropic) -> None:
-    """What the server cannot do is named in a header."""
+    """Fields for features that the server lacks are accepted, and named in the header `X-Ignored-Parameters`."""
     answer = client.beta.messages.with_raw_response.create(
         model="caller",
         max_tokens=4,

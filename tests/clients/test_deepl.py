@@ -1,4 +1,4 @@
-"""The `deepl` package, unchanged, and the form of DeepL's documentation."""
+"""The `deepl` package, unchanged, and form requests as in DeepL's documentation."""
 
 from __future__ import annotations
 

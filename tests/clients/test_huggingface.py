@@ -21,7 +21,7 @@ PROMPT = "Once upon a time"
 
 @pytest.fixture
 def client(server: ClientServer):
-    """Function that creates a client for the named model, or for the default model."""
+    """A function that creates a client for the named model, or for the default model."""
 
     def create(model: str | None = None) -> InferenceClient:
         return InferenceClient(model=f"{server.url}/models/{model}" if model else server.url, token=server.key)
@@ -193,7 +193,7 @@ def test_summarization(client) -> None:
 
 @pytest.fixture(scope="module")
 def t5_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server of its own, because its languages would change the lists of the others."""
+    """A server with a T5 only. On the shared server, its languages would change the lists in other tests."""
     directory = tmp_path_factory.mktemp("t5")
     with serving(directory / "log", f"t5={write_summarizing_t5(directory / 't5')}") as running:
         yield running
@@ -208,7 +208,7 @@ def test_tasks_of_a_t5_have_their_prefixes_and_settings(t5_server: RunningServer
     t5 = client("t5")
 
     def written(task: str) -> str:
-        """The answer to the task's prompt and settings, written out."""
+        """The answer of `/generate` to a request with the prefix and the settings of a task."""
         given = T5_TASKS[task]
         body = {"model": "t5", "prompt": given["prefix"] + text, "num_beams": given["num_beams"]}
         body |= {"max_new_tokens": given["max_length"] - 1, "min_new_tokens": max(given.get("min_length", 1) - 1, 0)}
@@ -244,7 +244,7 @@ def test_tasks_of_a_t5_have_their_prefixes_and_settings(t5_server: RunningServer
 
 
 def test_an_answer_without_a_stated_task_has_the_text_under_every_name(client) -> None:
-    """The bodies of summarization and translation are equal, so neither client may miss its field."""
+    """Bodies of summarization and translation look the same. Without a task in the path, the answer has both fields."""
     text = "The old sailor slept in a blue house."
     summary = client("summarizer").summarization(text).summary_text
     assert client("summarizer").translation(text).translation_text == summary
@@ -276,7 +276,7 @@ def test_tables_and_files_are_refused(client) -> None:
 
 
 def test_the_default_model_answers_what_the_body_asks(client) -> None:
-    """A request that names no model is answered by the first model that fits the fields of its body."""
+    """A request without a model is answered by the first model that supports the task that its fields imply."""
     first = client()
     assert first.text_generation(PROMPT, max_new_tokens=4)
     assert len(first.zero_shot_classification("A band.", ["music", "law"])) == 2
@@ -309,7 +309,10 @@ def test_a_wrong_key_is_refused(server: ClientServer) -> None:
 
 
 def test_automatic_speech_recognition(client) -> None:
-    """The text itself is compared with that of our own route in `tests/e2e/speech/test_other_clients.py`."""
+    """The client gets a transcription.
+
+    `tests/e2e/speech/test_other_clients.py` compares its text with our own route.
+    """
     whisper, file = client("whisper"), encode("flac", recording(1.8, seed=2))
     answer = whisper.automatic_speech_recognition(file)
     assert answer.text and answer.chunks is None

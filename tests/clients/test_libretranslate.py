@@ -1,4 +1,4 @@
-"""`libretranslatepy`, unchanged, and the requests of LibreTranslate's documentation."""
+"""The `libretranslatepy` package, unchanged, and requests as in LibreTranslate's documentation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def client(server: ClientServer) -> LibreTranslateAPI:
 
 
 def post(server: ClientServer, path: str = "/translate", form: bool = False, **fields: Any) -> httpx.Response:
-    """Send fields as JSON or as a form, with the key where LibreTranslate's clients put it."""
+    """Send fields as JSON or as a form, with the key in the field `api_key`, as LibreTranslate's clients do."""
     if server.needs_key:
         fields["api_key"] = server.key
     body: dict[str, Any] = {"data": fields} if form else {"json": fields}
@@ -75,7 +75,7 @@ def test_html_keeps_its_tags(server: ClientServer) -> None:
 
 
 def test_fields_in_the_query(server: ClientServer) -> None:
-    """The package deep-translator posts all fields in the query, and no body."""
+    """A request may have all fields in its query and no body, as the package deep-translator sends them."""
     key = {"api_key": server.key} if server.needs_key else {}
     fields = {"q": ENGLISH, "source": "en", "target": "fr", "format": "text", **key}
     answer = httpx.post(f"{server.url}/translate", params=fields, timeout=HANG_SECONDS)
@@ -165,7 +165,7 @@ def test_its_own_codes_of_chinese_and_portuguese() -> None:
 
 
 def test_a_file_as_the_documentation_sends_it(server: ClientServer) -> None:
-    """`curl -F file=@a.txt -F source=en -F target=fr`; the package has no method for it."""
+    """A file can be sent as by `curl -F file=@a.txt -F source=en -F target=fr`. The package has no method for files."""
     form = {"source": "en", "target": "fr"} | ({"api_key": server.key} if server.needs_key else {})
     files = {"file": ("a.txt", f"{ENGLISH}\n")}
     answer = httpx.post(f"{server.url}/translate_file", data=form, files=files, timeout=HANG_SECONDS)

@@ -1,4 +1,4 @@
-"""Streams as common load generators read them: line by line, without a client package.
+"""Common load generators, which read streams line by line without a client package, can read our streams.
 
 The rules are those of the benchmark scripts of vLLM, SGLang and TGI, of `llmperf` and of `genai-perf`: lines end in LF
 alone, each event is one `data: ` line, `[DONE]` ends the stream, a chunk has one choice, and the chunk with the usage

@@ -166,7 +166,7 @@ def test_models_are_described(client: ollama.Client, server: ClientServer) -> No
 
 
 def test_wishes_and_content_types(server: ClientServer) -> None:
-    """What the server cannot do is dropped and named. Ollama reads any body as JSON, and so do these routes."""
+    """Options that the server lacks are dropped and named. These routes read any body as JSON, as Ollama does."""
     options = GREEDY | {"num_ctx": 1 << 20, "repeat_last_n": 64, "num_predictions": 3, "top_k": -1}
     body = {"model": "caller", "messages": MESSAGES, "options": options, "truncate": True, "think": None}
     plain = httpx.post(
@@ -209,7 +209,7 @@ def test_without_a_text_there_is_no_vector(client: ollama.Client) -> None:
 
 
 def test_a_tool_loop_with_ids_of_the_client(client: ollama.Client) -> None:
-    """The call is forced. Its result names it by an id of the client's own, and by the function."""
+    """A tool result may name its call by an id that the client made up, by the function, or not at all."""
     asked = [{"role": "user", "content": "Weather in Paris?"}]
     limit = {"num_predict": 64, "temperature": 0}
     tokens = []

@@ -69,7 +69,7 @@ class TestCompletions:
             assert max(top, key=top.get) == token and top[token] == logprob
 
     def test_echo_with_logprobs_scores_the_prompt(self, client: OpenAI, tokenizer) -> None:
-        """A request like those of lm-eval: token ids, echo, one or no new token. The oracle is transformers."""
+        """A request as from lm-eval (token ids, echo) gets the log-probabilities of transformers."""
         import torch
 
         ids = tokenizer(STORY)["input_ids"]
@@ -152,7 +152,7 @@ class TestChat:
         assert answer.choices[0].message.content == told(400)
 
     def test_all_roles_and_parts(self, client: OpenAI, tokenizer) -> None:
-        """The prompt that the server renders has as many tokens as that of transformers."""
+        """The server renders the messages to a prompt with the same number of tokens as transformers."""
         messages = [
             {"role": "developer", "content": "Be brief."},
             {"role": "user", "content": [{"type": "text", "text": "Once"}, {"type": "text", "text": "upon"}]},
@@ -272,7 +272,7 @@ class TestChat:
 
 
 class Hero(BaseModel):
-    """An answer whose length has a limit, since a small model may not end a text."""
+    """Schema of an answer with a limited length, because a small model might not end a free text."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -14,7 +14,10 @@ __all__ = ["client"]
 
 
 class TestAudio:
-    """The text itself is compared with transformers in `tests/e2e/speech/test_transcribe.py`."""
+    """Formats and streams of transcriptions.
+
+    `tests/e2e/speech/test_transcribe.py` compares the texts with transformers.
+    """
 
     def test_words_segments_and_subtitles(self, client: OpenAI) -> None:
         file = ("talk.flac", encode("flac", recording(1.8, seed=2)))

@@ -97,7 +97,7 @@ class TestErrors:
 
 @pytest.fixture
 def stalled(tmp_path: Path) -> Iterator[RunningServer]:
-    """A server with room for one waiting sequence, whose worker does nothing."""
+    """A server with a stopped worker, and room for one waiting sequence."""
     limits = ("--max-queue-requests", "1", "--stale-seconds", "500", "--hang-seconds", "600")
     with serving(tmp_path / "log", f"story={DEMO / 'story'}", *limits) as server:
         worker = server.worker()
@@ -153,7 +153,7 @@ def test_a_worker_that_dies_is_a_server_error(tmp_path: Path) -> None:
 
 
 def test_a_stream_that_fails_ends_with_an_error(tmp_path: Path) -> None:
-    """A cut answer never looks complete: the package raises, and there is no end event."""
+    """If the worker dies during a stream, the package raises an error, and the stream has no end event."""
     endless = {"model": "story", "stream": True, "extra_body": {"ignore_eos": True}}
     with (
         serving(tmp_path / "log", f"story={DEMO / 'story'}") as server,

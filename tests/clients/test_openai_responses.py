@@ -56,7 +56,7 @@ def test_the_answer_can_be_sent_back(client: OpenAI) -> None:
 
 
 def test_all_items_reach_the_template(client: OpenAI) -> None:
-    """The prompt has as many tokens as that of the same conversation in chat messages."""
+    """A conversation in items of every kind has as many prompt tokens as the same conversation in chat messages."""
     call = {"name": "look", "arguments": '{"at": "sea"}'}
     answer = client.responses.create(
         model="caller",
@@ -147,7 +147,10 @@ def test_stream(client: OpenAI, limit: int | None) -> None:
     ids=lambda body: body["model"],
 )
 def test_events_fit_the_types_of_the_package(server: ClientServer, body: dict[str, Any]) -> None:
-    """The package itself checks nothing: it builds its objects from any JSON. Other clients have typed fields."""
+    """Every event is valid for the package's type of this event.
+
+    The package does not validate, but other clients do.
+    """
     types = {
         kind.model_fields["type"].annotation.__args__[0]: kind for kind in get_args(get_args(ResponseStreamEvent)[0])
     }
@@ -190,7 +193,7 @@ def test_logprobs(client: OpenAI) -> None:
 
 
 class Hero(BaseModel):
-    """An answer whose length has a limit, since a small model may not end a text."""
+    """Schema of an answer with a limited length, because a small model might not end a free text."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -249,7 +252,9 @@ def test_store_false_stores_nothing(client: OpenAI) -> None:
 
 
 def test_a_conversation_is_continued(client: OpenAI) -> None:
-    """The same answer as if the client sent all items, and the same objects as before when they are read."""
+    """With `previous_response_id`, the answer is the same as if the client sends all items. Stored responses are equal
+    to the ones that were returned.
+    """
     options: dict[str, Any] = {"model": "story", "max_output_tokens": 20, "temperature": 0}
     first = client.responses.create(input=STORY, instructions="Tell a tale.", **options)
     second = client.responses.create(input="One day", previous_response_id=first.id, **options)

@@ -1,7 +1,7 @@
 """Function calls with the `openai` package: forced and chosen calls, streamed arguments, results, and reasoning.
 
-The model has learned no calls, so that every call below is one that the request forces. The demo weights decide the
-arguments, within the schema.
+The model was not trained to call functions, so every request forces a call. The demo weights choose the arguments,
+within the schema.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def test_parsed_calls(client: OpenAI) -> None:
 
 
 def test_reasoning(client: OpenAI) -> None:
-    """The template begins the reasoning. Without its end the whole answer is reasoning."""
+    """The chat template starts the reasoning. If the model does not end it, the whole answer is reasoning."""
     options: dict[str, Any] = {
         "model": "thinker",
         "messages": MESSAGES,

@@ -1,4 +1,4 @@
-"""The server of the client tests itself: all its models load, and a key is required in one of its two runs."""
+"""The two servers for the client tests load all models, and one of them requires an API key."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.e2e.conftest import REPOSITORY
 
 GIB = 1 << 30
 SIZES = {"float32": 4 * 10**9, "bfloat16": 2 * 10**9, "int8": 1_062_500_000, "int4": 625_000_000, "int4-32": 1}
-"""Weights of a billion parameters with each setting."""
+"""Size in bytes of a billion weights with each setting of `--dtype` or `--quantize`."""
 
 
 def machine(free: float, read: float = 20e9) -> Machine:
@@ -26,7 +26,7 @@ def machine(free: float, read: float = 20e9) -> Machine:
 
 @pytest.fixture
 def info(tmp_path: Path) -> ModelInfo:
-    """A decoder of a billion parameters: in float32, 4 KiB of KV cache for a token."""
+    """Facts about a decoder with a billion parameters and 4 KiB of KV cache per token in float32."""
     bench = Bench(tmp_path, Settings())
     bench.become_ready()
     bench.runtime.pools.close()

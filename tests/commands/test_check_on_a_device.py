@@ -1,4 +1,4 @@
-"""`triptych check --device cuda` and the log of a first start, with a worker that has a CUDA device and one without."""
+"""`triptych check --device cuda` and the log of a first start, for workers with and without a CUDA device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from server.cli import main
-from server.ipc.wire.messages import PreparingKernels
+from server.ipc.wire.worker_messages import PreparingKernels
 from server.load_progress import LoadProgress
 from tests.e2e.conftest import serving
 from tests.wire.checkpoints import write_checkpoint
@@ -67,7 +67,7 @@ def test_a_bar_on_a_terminal_counts_kernels(monkeypatch: pytest.MonkeyPatch, cap
 
 
 def test_the_server_tells_of_the_kernels_of_its_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the worker's message to the log of `triptych serve`."""
+    """`triptych serve` logs how many GPU kernels its worker has prepared, and how long that took."""
     monkeypatch.setenv("FAKE_WORKER_DEVICE", DEVICE)
     write_checkpoint(tmp_path / "decoder")
     command = (sys.executable, "-m", "tests.wire.fake_serve")

@@ -143,7 +143,7 @@ def test_probes_answer_while_serve_downloads(hub: StandInHub, environment: dict[
         hub.hold.set()
 
         def ready() -> bool:
-            # A connection that comes while the server itself takes over the port may be closed.
+            # The server takes over the port from the download progress page, and may close connections meanwhile.
             with contextlib.suppress(httpx.TransportError):
                 return httpx.get(f"{url}/ready").status_code == 200
             return False

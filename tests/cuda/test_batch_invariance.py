@@ -16,10 +16,10 @@ from models.backends.rounded_slots import FP8
 from models.backends.torch.sampling import Filters
 from models.checkpoint.loader import load_model
 from models.layers.pooling import normalize
+from server.engine.loading.load import LoadError, load
 from server.engine.process import service
-from server.engine.process.loading import LoadError, load
 from server.ipc.wire.descriptions import EngineOptions, ModelSpec
-from server.ipc.wire.messages import Configure
+from server.ipc.wire.worker_messages import Configure
 from tests.cuda.graph_runner import FakeGraphRunner
 from tests.cuda.test_step_graphs import GraphRows
 from tests.engine.tiny_checkpoints import DECODERS, ENCODERS, HYBRIDS, SEQ2SEQ

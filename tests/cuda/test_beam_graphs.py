@@ -20,7 +20,7 @@ from models.backends.cuda.graphs.graph_runner import CudaGraphRunner
 from models.backends.cuda.graphs.graph_sizes import GraphSizes
 from models.checkpoint.loader import load_model
 from server.engine.cache.block_tables import BlockTables
-from server.ipc.wire.messages import Generate
+from server.ipc.wire.generate_messages import Generate
 from tests.cuda.graph_runner import FakeGraphRunner
 from tests.engine.harness import Pair, generate, reference, run
 from tests.engine.test_speech import make_speech_pair, random_frames, transcribe

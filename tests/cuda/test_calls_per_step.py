@@ -13,7 +13,7 @@ import torch
 from models.backends import choice
 from models.backends.cuda.graphs import graph_runner, step_graphs
 from models.backends.cuda.graphs.graph_sizes import EncoderSizes, GraphSizes
-from server.ipc.wire.messages import Encode, EncodeItem
+from server.ipc.wire.encode_messages import Encode, EncodeItem
 from tests.engine.harness import generate
 from tests.engine.still_device import StillDevice
 from tests.engine.tiny_checkpoints import ENCODERS, VOCAB

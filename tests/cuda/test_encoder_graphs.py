@@ -18,7 +18,7 @@ from models.backends.rounded_slots import FP8
 from models.checkpoint.loader import load_model
 from models.steps.batch import EncoderBatch
 from models.steps.kv_cache import KVCache
-from server.ipc.wire.messages import Encode, EncodeItem
+from server.ipc.wire.encode_messages import Encode, EncodeItem
 from tests.cuda.graph_runner import FakeGraphRunner, Forbidden
 from tests.cuda.test_mixed_graphs import exact
 from tests.engine.harness import run

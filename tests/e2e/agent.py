@@ -1,4 +1,4 @@
-"""An agent for tests: it plays a conversation of tool turns over HTTP, as programs do, and keeps the token counts."""
+"""Simulate an agent: hold a conversation with tool calls over HTTP, as real agents do, and record token counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WORDS = ("The agent", "reads a file,", "edits", "three lines of it,", "runs all 
 
 
 def text(rng: random.Random, characters: int) -> str:
-    """Prose of about this length."""
+    """Random prose of about `characters` characters."""
     words: list[str] = []
     while sum(map(len, words)) + len(words) < characters:
         words.append(rng.choice(WORDS))
@@ -22,7 +22,7 @@ def text(rng: random.Random, characters: int) -> str:
 
 
 def tools(rng: random.Random, count: int, characters: int) -> list[dict[str, Any]]:
-    """Functions with descriptions of about `characters` characters each."""
+    """`count` function tools, each with a random description of about `characters` characters."""
     return [
         {
             "type": "function",
@@ -45,9 +45,9 @@ def tools(rng: random.Random, count: int, characters: int) -> list[dict[str, Any
 
 @dataclass
 class Agent:
-    """One conversation. `play` sends it, and appends the answer and the results of its calls.
+    """One conversation. `play` sends it, and appends the answer and the results of its tool calls.
 
-    seed: of the texts. characters: of the system prompt; the tools have as many together.
+    seed: seed of the random texts. characters: length of the system prompt, and of all tool descriptions together.
     body: further fields of each request.
     """
 
@@ -66,7 +66,7 @@ class Agent:
         ]
 
     def play(self, turns: int) -> Iterator[tuple[int, int]]:
-        """Play turns. Yields the number of prompt tokens of each, and how many of them were cached."""
+        """Send the conversation `turns` times. Yields the number of prompt tokens, and how many of them were cached."""
         for number in range(turns):
             request = {"model": self.model, "messages": self.messages, "tools": self.tools, "temperature": 0}
             answer = self.server.post("/v1/chat/completions", json={"max_tokens": 32, **request, **self.body})
@@ -77,8 +77,12 @@ class Agent:
             self.messages += self._continued(choice["message"], choice["finish_reason"], number)
 
     def _continued(self, message: dict[str, Any], reason: str, number: int) -> list[dict[str, Any]]:
-        """The answer as a client sends it back, and a result for each of its calls. An answer without a complete call
-        gets one, with white space and an order of keys that no template writes.
+        """Messages to append: the answer as a client sends it back, and a result for each of its tool calls.
+
+        An answer without a tool call gets one. Its arguments have unusual white space and an unusual order of keys,
+        which no chat template would write.
+
+        message, reason: the answer and its finish reason. number: index of the turn.
         """
         if reason != "tool_calls":
             arguments = '{"limit":3 ,"path":  "' + text(self.rng, 20) + '"}'

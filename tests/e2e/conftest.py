@@ -37,7 +37,7 @@ class RunningServer:
         return httpx.post(self.url + path, timeout=HANG_SECONDS, **more)
 
     def metric(self, name: str, **labels: str) -> float:
-        """Sum of all samples of a metric with these labels; 0 for a declared metric without samples."""
+        """Sum of all samples of a metric with these labels. Fails if the server has no such metric."""
         page = self.get("/metrics").text
         assert f"# TYPE {name} " in page, f"no metric {name}"
         total = 0.0
@@ -86,9 +86,10 @@ def serving(
 ) -> Iterator[RunningServer]:
     """Start a server, wait until it is ready, and stop it at the end of the block.
 
-    `--port 0` lets the server choose a free port. A port chosen before could be taken by another process.
+    The server chooses a free port (`--port 0`). Another process could take a port that was chosen here.
 
-    command: the command line of the product, for a server in a new interpreter; by default a warm process.
+    log: file for the output. arguments: arguments of `triptych serve`.
+    command: command line that starts the server in a new interpreter. None to fork a warm process, which is faster.
     directory: working directory of the new interpreter.
     """
     arguments = ("serve", *arguments, "--port", "0")
@@ -108,20 +109,20 @@ def serving(
 
 @pytest.fixture(scope="session")
 def demo_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """One server for all tests that leave it unchanged."""
+    """A server that is shared by all tests that do not change it."""
     with serving(tmp_path_factory.mktemp("server") / "log", command=COMMAND) as server:
         yield server
 
 
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[RunningServer]:
-    """A server for one test that kills processes or sends signals."""
+    """A server in a new interpreter for a single test, which may kill processes or send signals."""
     with serving(tmp_path / "log", command=COMMAND) as server:
         yield server
 
 
 @pytest.fixture
 def forked_server(tmp_path: Path) -> Iterator[RunningServer]:
-    """A server for one test that kills its worker. It starts as a fork, which is faster than a new interpreter."""
+    """A server for a single test, which may kill its worker. It is forked, which is faster than a new interpreter."""
     with serving(tmp_path / "log") as server:
         yield server

@@ -1,4 +1,4 @@
-"""Small random encoder checkpoints for each kind of head, with tokenizers that produce real words."""
+"""Write small random encoder checkpoints for each kind of head, with tokenizers whose tokens are real words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.text.checkpoints import write_bert, write_byte_level
 from tests.text.encoder_checkpoints import write
 
 LONGEST = 48
-"""Context of these models, in tokens."""
+"""Context length of these models, in tokens."""
 FAMILIES = ("bert", "roberta", "distilbert", "xlm-roberta", "mpnet", "modernbert", "deberta-v2", "longformer")
 _PREFIX = {
     "bert": "Bert",
@@ -35,7 +35,10 @@ _DISTILLED = {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48}
 
 
 def write_encoder(directory: Path, family: str, head: str, std: float = 0.1, **settings: object) -> Path:
-    """Write a checkpoint of the class `<Family>For<head>`. bert lowercases its text, distilbert does not."""
+    """Write a checkpoint of the class `<Family>For<head>`. The tokenizer lowercases texts for bert, not for distilbert.
+
+    std: standard deviation of the random weights. settings: further settings of the configuration.
+    """
     if family in ("roberta", "longformer"):
         write_byte_level(directory, "roberta")
         vocabulary = len(json.loads((directory / "vocab.json").read_text()))

@@ -1,4 +1,4 @@
-"""Two small GLiNER2 checkpoints in the files of the published code, with weights that depend on their names alone.
+"""Write two small GLiNER2 checkpoints in the published format. The weights depend only on the tensors' names.
 
 `python -m tests.e2e.gliner2_checkpoints DIRECTORY` writes them, for `gliner2_oracle.py` in an environment with gliner2.
 """

@@ -1,6 +1,6 @@
 """Print what the published code of GLiNER2 finds with the checkpoints of `gliner2_checkpoints`, as JSON.
 
-Runs in an environment of its own:
+Runs in a separate environment:
 
     python -m tests.e2e.gliner2_checkpoints /tmp/gliner2
     python -m venv gliner2 && gliner2/bin/pip install gliner2==2.1.0 transformers==5.23.0

@@ -1,4 +1,4 @@
-"""Two small GLiNER checkpoints in the files of the published code, with weights that depend on their names alone.
+"""Write two small GLiNER checkpoints in the published format. The weights depend only on the tensors' names.
 
 `python -m tests.e2e.gliner_checkpoints DIRECTORY` writes them, for `gliner_oracle.py` in an environment with gliner.
 """
@@ -78,9 +78,9 @@ def write(directory: Path, kind: str) -> Path:
 
 
 def _tokenizer(kind: str) -> Any:
-    """A tokenizer of some words and all characters of the texts.
+    """A tokenizer whose vocabulary is some words and all characters of the texts.
 
-    It is written, not trained: training would give the pieces in another order each time.
+    Its vocabulary is written here and not trained, because training would order the tokens differently each time.
     """
     texts = " ".join([*TEXTS, *LABELS]) if kind == SPANS else " ".join([*TEXTS, *LABELS]).lower()
     words = sorted(set(re.findall(r"\w{3,}", texts)))[::2]

@@ -1,6 +1,6 @@
 """Print the entities that the published code of GLiNER finds with the checkpoints of `gliner_checkpoints`, as JSON.
 
-Runs in an environment of its own, because the requirements of gliner exclude ours:
+Runs in a separate environment, because the requirements of gliner exclude ours:
 
     python -m tests.e2e.gliner_checkpoints /tmp/gliner
     python -m venv gliner && gliner/bin/pip install gliner==0.2.29

@@ -1,4 +1,4 @@
-"""Runs the curl commands of docs/requests.md that name a model which no demo model replaces."""
+"""Run the curl commands of docs/requests.md that need another model than the demo models."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from tests.documented_commands import shell_blocks
 
 
 def answers(url: str, page_model: str, model: str) -> list[Any]:
-    """Run all commands of docs/requests.md that name one model. Returns their JSON answers.
+    """Run all commands of docs/requests.md with a certain model. Returns their JSON answers.
 
-    url: address of the server.
-    page_model: the model's name in docs/requests.md.
-    model: name of the model of the server that is used instead.
+    url: address of the server. page_model: name of the model on the page.
+    model: name of the server's model that replaces it.
     """
     assert shutil.which("curl"), "the examples need curl"
     named = f'"model": "{page_model}"'

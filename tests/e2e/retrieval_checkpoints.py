@@ -1,4 +1,4 @@
-"""Small random checkpoints of retrieval models, in the files of their publishers."""
+"""Write small random checkpoints of retrieval models, in the formats of their publishers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ANSWER_TEMPLATE = (
 
 
 def write_colbert(directory: Path) -> Path:
-    """The layout of ColBERT's authors: `HF_ColBERT`, BERT with `linear.weight`, `artifact.metadata`."""
+    """Write a checkpoint in the format of ColBERT's authors: `HF_ColBERT`, `linear.weight`, `artifact.metadata`."""
     _write_body(directory)
     tensors = {f"bert.{name}": value for name, value in load_file(directory / "model.safetensors").items()}
     torch.manual_seed(1)
@@ -39,7 +39,7 @@ def write_colbert(directory: Path) -> Path:
 
 
 def write_pylate(directory: Path) -> Path:
-    """The layout of PyLate: markers and lengths in `config_sentence_transformers.json`, dense layers for tokens."""
+    """Write a checkpoint in PyLate's format: dense layers; markers in `config_sentence_transformers.json`."""
     _write_body(directory)
     torch.manual_seed(2)
     for number, (inputs, outputs, residual) in enumerate(((32, 32, True), (32, 12, True)), start=1):
@@ -74,7 +74,10 @@ def write_pylate(directory: Path) -> Path:
 
 
 def write_multi_vector(directory: Path) -> Path:
-    """ModernBERT as sentence-transformers saves a `MultiVectorEncoder`: prompts, queries of at least 8 tokens."""
+    """Write a ModernBERT in the format of sentence-transformers' `MultiVectorEncoder`, with prompts.
+
+    Queries are padded to at least 8 tokens.
+    """
     body = write_encoder(directory / "body", "modernbert", "MaskedLM", std=0.3)
     transformers.AutoModel.from_pretrained(body).save_pretrained(body)
     torch.manual_seed(3)
@@ -96,7 +99,7 @@ def write_multi_vector(directory: Path) -> Path:
 
 
 def write_bge_m3(directory: Path) -> Path:
-    """BGE-M3: XLM-R with `modules.json` for its dense vector, and two pickled matrices."""
+    """Write a BGE-M3: XLM-RoBERTa with `modules.json` for the dense vector, and two pickled matrices."""
     write_encoder(directory, "xlm-roberta", "MaskedLM", std=0.3)
     transformers.AutoModel.from_pretrained(directory).save_pretrained(directory)
     folders = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
@@ -116,8 +119,9 @@ def write_bge_m3(directory: Path) -> Path:
 
 
 def write_splade(directory: Path) -> Path:
-    """A masked language model as `SparseEncoder` of sentence-transformers saves it, with sum pooling and the logarithm
-    applied twice.
+    """Write a masked language model in the format of sentence-transformers' `SparseEncoder`.
+
+    It pools with sums, and applies the logarithm twice.
     """
     body = write_encoder(directory / "body", "bert", "MaskedLM", std=0.3)
     made = sentence_transformers.SparseEncoder(
@@ -132,7 +136,7 @@ def write_splade(directory: Path) -> Path:
 
 
 def write_language_model(directory: Path) -> Path:
-    """A Qwen3 with the special tokens of its chats, and with `yes` and `no`."""
+    """Write a Qwen3 whose tokenizer has the special tokens of chats, and `yes` and `no`."""
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -166,7 +170,7 @@ def write_language_model(directory: Path) -> Path:
 
 
 def write_answering_cross_encoder(directory: Path) -> Path:
-    """A language model as `CrossEncoder` of sentence-transformers saves it, with a chat template for pairs."""
+    """Write a language model in the format of sentence-transformers' `CrossEncoder`, with a chat template for pairs."""
     body = write_language_model(directory / "body")
     tokenizer = transformers.AutoTokenizer.from_pretrained(body)
     tokenizer.chat_template = ANSWER_TEMPLATE
@@ -183,7 +187,7 @@ def write_answering_cross_encoder(directory: Path) -> Path:
 
 
 def _write_body(directory: Path) -> None:
-    """A BERT without a head, whose vocabulary ends with two markers."""
+    """Write a BERT without a head. The last two tokens of its vocabulary are markers for queries and documents."""
     write_bert(directory, lower=True)
     vocabulary = directory / "vocab.txt"
     vocabulary.write_text(vocabulary.read_text() + "[unused0]\n[unused1]\n")

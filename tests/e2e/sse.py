@@ -1,4 +1,4 @@
-"""Read server-sent events as the standard defines them (WHATWG HTML, section 9.2)."""
+"""Read server-sent events as the standard (WHATWG HTML, section 9.2) defines them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import httpx
 
 
 def events(response: httpx.Response) -> Iterator[tuple[str, Any]]:
-    """Yield (event, data) pairs. Splits at newlines only: httpx's own `iter_lines` also splits at U+2028."""
+    """Yield the name and the parsed data of each event.
+
+    Lines are split at line feeds only. `iter_lines` of httpx would also split at other characters, such as U+2028.
+    """
     buffer = ""
     for chunk in response.iter_text():
         buffer += chunk

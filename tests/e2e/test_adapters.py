@@ -1,4 +1,7 @@
-"""Requests choose adapters saved by peft by name, also within one batch. Results equal those of merged weights."""
+"""Requests choose LoRA adapters, saved by peft, by name, also in the same batch.
+
+Results equal those of merged weights.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def oracles(home: Path) -> dict:
-    """Reference models by name: two demo models, and copies with random adapters merged into the weights."""
+    """Write random adapters for two demo models. Returns reference models by name: both models, and merged copies."""
     base = AutoModelForCausalLM.from_pretrained(DEMO / "story")
     generated = {"story": base}
     for seed, name in enumerate(("grim", "merry")):
@@ -136,7 +139,7 @@ def test_the_error_for_an_invalid_adapter_is_one_line(home: Path, setting: str, 
 
 
 def test_the_command_of_the_page(server: RunningServer) -> None:
-    """The command of docs/adapters.md, with another adapter's name."""
+    """The command of docs/adapters.md works, with the name of another adapter."""
     (block,) = [block for block in shell_blocks() if block.reason == "tests/e2e/test_adapters.py"]
     (command,) = block.commands
     own = command.replace("http://127.0.0.1:8000", server.url).replace('"tone"', '"grim"')

@@ -1,4 +1,4 @@
-"""The second turn is cheap: each turn of an agent finds at least 95% of its previous prompt in the prefix cache."""
+"""The prefix cache has at least 95% of the previous prompt in each turn of an agent."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _LAST_USER = """{%- set found = namespace(last=-1) %}
 {%- endfor %}
 """
 MISTRAL_TOOLS = _LAST_USER + MISTRAL.replace("tools and loop.last", "tools and loop.index0 == found.last")
-"""As published: the tools stand before the last message of the user, wherever that is."""
+"""Mistral's chat template as published: it writes the tools before the last user message, even if others follow."""
 MODELS: Mapping[str, tuple[str, str, Mapping[str, Any], str, str]] = {
     "llama": ("LlamaForCausalLM", "LlamaConfig", {"num_hidden_layers": 2}, LLAMA_3, "llama-3"),
     "qwen": ("Qwen3ForCausalLM", "Qwen3Config", {"num_hidden_layers": 2}, QWEN_3, "hermes"),

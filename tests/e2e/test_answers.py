@@ -1,6 +1,6 @@
-"""/question_answer with decoders and encoder-decoders equals transformers, also with several windows.
+"""`/question_answer` with decoders and encoder-decoders equals transformers, also with several windows.
 
-Some of their tokenizers put no separator between the question and the context.
+Some of these models' tokenizers put no separator between the question and the context.
 """
 
 from __future__ import annotations

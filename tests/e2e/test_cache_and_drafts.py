@@ -1,4 +1,4 @@
-"""Speculative decoding and the prefix cache change no text, are counted, and share nothing between API keys."""
+"""Speculative decoding and the prefix cache change no text, are counted in metrics, and are separate for API keys."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ PROMPT = "The old man and his daughter lived in a small house by the river. One 
 
 @pytest.fixture(scope="module")
 def speculative_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """The story model four times: drafts from a served model, from n-grams, from a directory, and from an EAGLE-3 head.
+    """A server with the story model four times, with drafts from different sources.
 
-    The head has random weights, and predicts all tokens.
+    The sources are a served model, n-grams, a model in a directory, and an EAGLE-3 head with random weights, which can
+    predict all tokens.
     """
     other = shutil.copytree(DEMO / "story", tmp_path_factory.mktemp("other") / "story")
     sizes = json.loads((DEMO / "story" / "config.json").read_text())
@@ -58,7 +59,7 @@ def ask(url: str, key: str = "", **fields) -> dict:
 def test_drafts_do_not_change_the_texts(
     demo_server: RunningServer, speculative_server: RunningServer, model: str
 ) -> None:
-    # N-grams are drafted only where that is faster. The last request repeats one token, so its text is drafted.
+    # N-grams are used only if they are expected to be faster. The last request repeats one token, so they are used.
     repeating = {"allowed_token_ids": [300], "max_new_tokens": 200}
     settings = [{"do_sample": True, "seed": 5}, {"repetition_penalty": 1.2}, {"stop": ["."]}, {"num_beams": 2}]
     for fields in ({}, *settings, repeating):
@@ -73,7 +74,7 @@ def test_drafts_do_not_change_the_texts(
         names = [f'triptych_speculative_{kind}_tokens_total{{model="{model}"}}' for kind in ("drafted", "accepted")]
         return tuple(float(values.get(name, 0)) for name in names)
 
-    if model != "headed":  # a random head is seldom right, and its passes take as long as steps of this small model
+    if model != "headed":  # a random head is seldom right, and drafting with it is not faster, so none may be accepted
         eventually(lambda: counted()[1] > 0)  # the worker sends statistics four times a second
     drafted, accepted = counted()
     assert drafted >= accepted

@@ -1,4 +1,4 @@
-"""The client commands with the demo models: against a running server, and without one."""
+"""The client commands with the demo models: with a running server, and with a server that the command starts itself."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def test_the_examples_run(demo_server: RunningServer, tmp_path: Path) -> None:
     blocks = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
     assert len(blocks) == 4
     environment = os.environ | {"TRIPTYCH_URL": demo_server.url, "PYTHONPATH": str(REPOSITORY)}
-    # 3: the answer is as long as `--max-new-tokens` allows, which is what these examples want.
+    # Exit status 3 means that the answer reached `--max-new-tokens`, which is expected in these examples.
     command = f'"{sys.executable}" -m server.cli "$@" || [ $? -eq 3 ]'
     define = f"set -e -o pipefail\ntriptych() {{ {command}; }}\n"
     done = subprocess.run(

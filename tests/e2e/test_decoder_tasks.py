@@ -40,7 +40,7 @@ MODELS = {
     "body": ("MixtralModel", transformers.MixtralConfig(**_SIZES, num_local_experts=4)),
     "classify": (
         "LlamaForSequenceClassification",
-        # The end token is also the padding token, as in many published checkpoints.
+        # As in many published checkpoints, the end token is also the padding token.
         transformers.LlamaConfig(**_SIZES, num_labels=5, pad_token_id=2, eos_token_id=2),
     ),
     "rank": ("Gemma2ForSequenceClassification", transformers.Gemma2Config(**_SIZES, num_labels=1, head_dim=12)),

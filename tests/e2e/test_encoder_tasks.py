@@ -1,4 +1,4 @@
-"""Answers of the encoder routes equal those of the pipelines of transformers on the same checkpoint files."""
+"""Answers of the encoder routes equal those of transformers' pipelines for the same checkpoints."""
 
 from __future__ import annotations
 
@@ -124,7 +124,10 @@ def test_entities_of_long_texts(
 
 @torch.inference_mode()
 def likeliest_spans(directory: Path, question: str, context: str, top_k: int) -> list[tuple[float, int, int]]:
-    """Answers as transformers finds them: (score, start, end) of whole words, each place once with its best score."""
+    """The best answers according to transformers, in descending order: (score, start, end) in characters.
+
+    An answer consists of whole words. Each place occurs once, with its best score over all windows.
+    """
     reader = tokenizer(directory)
     model = transformers.AutoModelForQuestionAnswering.from_pretrained(directory)
     whole = reader(question, context, return_offsets_mapping=True)
@@ -168,7 +171,7 @@ def likeliest_spans(directory: Path, question: str, context: str, top_k: int) ->
 @pytest.mark.parametrize("repeated", [1, 4])
 def test_answers(server: RunningServer, checkpoints: dict[str, Path], family: str, top_k: int, repeated: int) -> None:
     name, question, words = f"{family}-answer", "Who counts e-mails?", " ".join(TEXTS[::-1]).split()
-    # Each repetition starts at another word. Two windows with the same text would have equal scores.
+    # Each repetition starts at another word, because two windows with the same text would have equal scores.
     context = " ".join(word for turn in range(repeated) for word in words[turn:] + words[:turn])
     body = {"model": name, "question": question, "context": context}
     found = post(server, "/question_answer", body if top_k == 1 else body | {"top_k": top_k})

@@ -1,7 +1,7 @@
 """Every script in `examples/` runs against a real server, and every native route has a script.
 
-So do the commands and programs of pages that need more than the demo models. On the pages they have the mark
-`<!-- run by tests/e2e/test_examples.py -->`.
+The tests also run commands and programs on pages of the documentation that need more than the demo models. The pages
+mark these commands with `<!-- run by tests/e2e/test_examples.py -->`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.parity.speech import write as write_whisper
 from tests.parity.speech import write_tokenizer
 
 HEAVY_EXAMPLES = {"langchain_chat", "litellm_chat"}
-"""Examples whose packages have an environment of their own: `tests.clients.heavy` runs them."""
+"""Examples whose packages need a separate environment. `tests.clients.heavy` runs them."""
 EXAMPLES = sorted(path for path in (REPOSITORY / "examples").glob("*.py") if path.stem not in HEAVY_EXAMPLES)
 NLI_LABELS = {0: "contradiction", 1: "neutral", 2: "entailment"}
 HEADS = {
@@ -111,14 +111,15 @@ PRINTED = {
 }
 
 MARKED = [block for block in shell_blocks() if block.reason == "tests/e2e/test_examples.py"]
-"""Blocks of commands in docs/command-line.md, docs/first-hour.md, docs/serving.md and docs/translation.md."""
+"""The command blocks that this file runs: in docs/command-line.md, docs/first-hour.md, docs/serving.md and
+docs/translation.md."""
 CUT = 3
-"""Exit status of a client command whose answer reached its limit of tokens."""
+"""Exit status of a client command whose answer was cut at its limit of tokens."""
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """The demo models, and a tiny random model for every task that no demo model does."""
+    """A server with the demo models, and a tiny random model for every task that no demo model has."""
     root = tmp_path_factory.mktemp("models")
     demo = REPOSITORY / "weights" / "demo"
     models = {name: demo / name for name in ("story", "translator-en-fr", "sentence-encoder", "sentiment")}
@@ -163,7 +164,7 @@ def test_every_native_route_has_an_example(server: RunningServer) -> None:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A home directory with the files that the commands of the pages name."""
+    """A home directory with the files that the commands on the pages use."""
     for name in ("meeting.mp3", "talk.wav"):
         (tmp_path / name).write_bytes(wav(LONG[0]))
     (tmp_path / "passages.txt").write_text("Ada lived in London.\nFoxes sleep in dens.\n")
@@ -193,7 +194,7 @@ def test_the_commands_of_a_page(server: RunningServer, block: Block, home: Path)
 
 
 def test_the_programs_of_a_page(server: RunningServer) -> None:
-    """docs/requests.md shows the Hugging Face client; its second part uses T5, in place of which another model is."""
+    """The Hugging Face client works as in docs/requests.md. Another translator replaces the T5 of the second part."""
     page = (REPOSITORY / "docs" / "requests.md").read_text()
     first, second = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     second = second.replace("/t5/", "/translator-en-fr/").replace('"de"', '"fr"')

@@ -14,11 +14,14 @@ from tests.e2e.sse import events, stream
 from tests.waiting import HANG_SECONDS, eventually, is_gone, open_request
 
 LONG = {"prompt": "Once upon a time", "n": 16, "max_new_tokens": 480, "ignore_eos": True, "stream": True}
-"""Eight of these requests fill the rows of a step, and keep the worker busy longer than any test needs."""
+"""A long request. Eight of them fill all rows of a step, and keep the worker busy for longer than any test takes."""
 
 
 def mixed_request(server: RunningServer, i: int) -> tuple[int, object]:
-    """Send request number i of a mix over all demo models. Returns its kind, and the part of the answer to compare."""
+    """Send the request with index `i` of a mix over all demo models.
+
+    Returns the index of its kind, and the part of the answer that is compared.
+    """
     kind = i % 6
     prompt = ["The old fox", "Once upon a time", "A little girl", "The king"][i // 6 % 4]
     route, body = [

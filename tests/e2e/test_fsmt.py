@@ -1,4 +1,4 @@
-"""Translations by FSMT equal those of transformers, from text to text."""
+"""FSMT translates texts exactly as transformers does, including tokenization."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entities and classes of GLiNER2 checkpoints equal those that the published code finds (`gliner2_oracle.json`)."""
+"""Entities and classes of GLiNER2 checkpoints equal those of the published code (`gliner2_oracle.json`)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_entities(server: RunningServer, kind: str, threshold: float) -> None:
     for text, found, expected in zip(TEXTS, together, ORACLE["entities"][f"{kind} {threshold}"], strict=True):
         for label in LABELS:
             mine = [entity for entity in found if entity["entity_group"] == label]
-            # The published code adds a full stop to a text that ends without a mark, and counts it.
+            # The published code adds a full stop to a text without a final punctuation mark, and counts it as text.
             inside = [entity for entity in expected[label] if entity["start"] < len(text)]
             theirs = sorted(inside, key=lambda entity: entity["start"])
             assert [(entity["start"], entity["end"], entity["word"]) for entity in mine] == [

@@ -1,4 +1,4 @@
-"""A server that has answered many requests uses as much memory as before: `tests/chaos/soak.py` with small counts."""
+"""The memory of a server does not grow over many requests: a short run of `tests/chaos/soak.py`."""
 
 from __future__ import annotations
 

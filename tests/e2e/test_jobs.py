@@ -93,7 +93,7 @@ def test_tokenize_and_back(demo_server: RunningServer) -> None:
 
 
 def documented_commands() -> list[str]:
-    """Every curl command of the `console` blocks of all pages."""
+    """Every curl command in a `console` block of any page."""
     blocks = [block for block in shell_blocks() if block.language == "console"]
     return list(dict.fromkeys(line for block in blocks for line in block.commands if line.startswith("curl ")))
 
@@ -139,7 +139,10 @@ def test_metrics_pass_promtool(demo_server: RunningServer) -> None:
 
 
 def test_fewer_answers_than_beams_when_no_more_are_possible(demo_server: RunningServer) -> None:
-    """A forced first token and a forced end token allow a single answer, although the request asks for four."""
+    """If only one answer is possible, a request for four answers gets one.
+
+    The forced first token and the forced end token determine the whole answer here.
+    """
     forced = {"forced_bos_token": "▁le", "max_new_tokens": 2}
     body = {
         "model": "translator-en-fr",

@@ -1,4 +1,4 @@
-"""Entities of GLiNER checkpoints equal those that the published code finds (`gliner_oracle.json`)."""
+"""Entities of GLiNER checkpoints equal those of the published code (`gliner_oracle.json`)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_entities(server: RunningServer, kind: str, threshold: float) -> None:
 
 
 def test_a_long_text_is_read_in_windows(server: RunningServer) -> None:
-    """Entities beyond the longest text of the checkpoint are found, and so are those inside of the first window."""
+    """A text longer than the checkpoint's maximum is processed in windows; entities of all windows are found."""
     text = ". ".join(TEXTS * 4)
     found = find(server, model=SPANS, labels=LABELS, inputs=text, stride=8)
     assert max(entity["end"] for entity in found) > len(text) // 2

@@ -1,4 +1,4 @@
-"""A server whose models are found in a directory and loaded by requests, with a broken one and a killed worker."""
+"""A server finds models in a directory and loads them on demand, with a broken model and a killed worker."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_models_come_when_asked_for_and_leave_for_others(tmp_path: Path, demo_se
         for name in ("story", "gpt-4o"):
             answer = server.post("/generate", json=STORY | {"model": name}).json()
             assert answer["choices"][0]["text"] == expected and answer["model"] == "story"
-        # A request without a model finds the first one that can answer, loaded or not.
+        # A request without a model is answered by the first model that supports it, loaded or not.
         assert server.post("/classify", json={"inputs": "I loved it"}).status_code == 200
         refused = server.post("/generate", json=STORY | {"model": "broken", "stream": True})
         assert refused.status_code == 503 and 0 < int(refused.headers["retry-after"]) <= 5
@@ -44,7 +44,7 @@ def test_models_come_when_asked_for_and_leave_for_others(tmp_path: Path, demo_se
         body = {"inputs": ["I am a student"], "source_lang": "en", "target_lang": "fr"}
         assert server.post("/translate", json=body | {"model": "mt"}).status_code == 200
         assert server.get("/info").json()["on_demand"]["used_bytes"] <= 150 << 20
-        # Requests after the loss of the worker wait for the next one and its models.
+        # After the worker died, requests wait until a new worker has loaded the models.
         psutil.Process(server.worker().pid).kill()
         answer = server.post("/translate", json=body).json()
         assert answer.get("translations"), answer

@@ -1,4 +1,4 @@
-"""The unchanged example of docs/native-checkpoints.md: tokens and scores of the server equal those of the model."""
+"""The example of docs/native-checkpoints.md works unchanged: tokens and scores equal those of the model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run_example(directory: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
 
 @torch.inference_mode()
 def greedy(model, source: list[int], count: int) -> tuple[list[int], list[float]]:
-    """Tokens and log-probabilities of greedy search without a KV cache."""
+    """The first `count` tokens of greedy search without a KV cache, and their log-probabilities."""
     target, scores = [1], []
     while len(target) <= count and target[-1] != 2:
         logits = model(torch.tensor([source]), torch.tensor([target]))[0, -1]

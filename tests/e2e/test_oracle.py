@@ -57,7 +57,10 @@ def test_stories(demo_server: RunningServer, num_beams: int) -> None:
 
 
 def test_a_glossary(demo_server: RunningServer) -> None:
-    """The answers equal those of the slow reference. A sentence without a term is translated as without a glossary."""
+    """Translations with a glossary equal those of a slow reference in transformers.
+
+    A sentence without a term is translated as without a glossary.
+    """
     directory = DEMO / "translator-en-fr"
     tokenizer = load_tokenizer(directory)
     oracle = AutoModelForSeq2SeqLM.from_pretrained(directory)
@@ -124,7 +127,10 @@ def test_processors(demo_server: RunningServer, ours: dict, theirs: dict) -> Non
 @torch.inference_mode()
 @torch.inference_mode()
 def test_beams_end_at_stop_strings(demo_server: RunningServer) -> None:
-    """Texts up to the stop string and scores equal those of transformers with `stop_strings`. Streams do, too."""
+    """Beam search with stop strings gives the texts and scores of transformers with `stop_strings`, also streamed.
+
+    Our texts end before the stop string.
+    """
     tokenizer = AutoTokenizer.from_pretrained(DEMO / "story")
     model = AutoModelForCausalLM.from_pretrained(DEMO / "story")
     stops = [" and", "er", "."]
@@ -169,7 +175,7 @@ def test_best_of_ranks_by_log_probability_per_token(demo_server: RunningServer) 
     every = [choice["token_ids"] for choice in post(demo_server, "/generate", {**body, "n": 6})["choices"]]
     best = [choice["token_ids"] for choice in post(demo_server, "/generate", {**body, "n": 3, "best_of": 6})["choices"]]
     assert best == sorted(every, key=lambda tokens: -sums(tokens)[0])[:3]
-    # Negative controls: neither the order of generation nor the sum of log-probabilities gives the same choice.
+    # Negative controls: the order of generation and the sum of log-probabilities would give other choices.
     assert best != every[:3] and best != sorted(every, key=lambda tokens: -sums(tokens)[1])[:3]
 
 
@@ -269,7 +275,10 @@ NOTE = {
     "settings", [{}, {"num_beams": 4, "num_return_sequences": 2}, {"temperature": 1.3, "seed": 5, "n": 4}]
 )
 def test_stories_in_a_format(demo_server: RunningServer, settings: dict) -> None:
-    """Texts match the schema, and are the same in a stream. Control: without the format they are not JSON."""
+    """Texts with a response format match its schema, and are the same in a stream.
+
+    Control: without the format, they are not JSON.
+    """
     body = {"prompt": PROMPTS, "max_new_tokens": 200, "response_format": {"type": "json_schema", "schema": NOTE}}
     answer = post(demo_server, "/generate", body | settings)
     for choice in answer["choices"]:
@@ -289,7 +298,10 @@ def test_stories_in_a_format(demo_server: RunningServer, settings: dict) -> None
 @torch.inference_mode()
 @pytest.mark.parametrize("num_beams", [1, 4])
 def test_translations_limited_to_choices(demo_server: RunningServer, num_beams: int) -> None:
-    """The answer is the same choice as with transformers. SentencePiece puts a space before each choice."""
+    """A translation that is limited to given choices is the same as in transformers with the same limit.
+
+    SentencePiece puts a space before each choice.
+    """
     folder = DEMO / "translator-en-fr"
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForSeq2SeqLM.from_pretrained(folder)
     choices = ["Le chat ne dort pas.", "Le jardin est petit.", "Je suis un élève", "Je suis étudiant."]
@@ -316,7 +328,7 @@ def test_translations_limited_to_choices(demo_server: RunningServer, num_beams: 
 
 
 def test_a_format_that_the_vocabulary_cannot_spell_is_refused(demo_server: RunningServer) -> None:
-    """The vocabulary of this translator has no braces. The request fails, and the next request succeeds."""
+    """A JSON format is refused for a translator whose vocabulary has no braces. The next request succeeds."""
     body = {"inputs": SENTENCES[0], "response_format": {"type": "json_object"}}
     response = demo_server.post("/translate", json=body)
     error = response.json()["error"]

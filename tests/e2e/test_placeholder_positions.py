@@ -1,4 +1,4 @@
-"""Placeholders stand between the words that a person would put them between, in the translations of the demo model."""
+"""In translations of the demo model, placeholders stand between the same words as in translations by a person."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ def lines() -> list[tuple[str, str]]:
 
 
 def with_part(marked: str, number: int, part: str) -> str:
-    """A sentence with a part at one of its marked places, as its own word."""
+    """Insert `part` as a word into a sentence.
+
+    marked: sentence with `/` at possible places. number: index of the place.
+    """
     pieces = marked.split("/")
     before, after = "".join(pieces[: number + 1]), "".join(pieces[number + 1 :])
     return f"{before} {part}{'' if after[:1] in ' .,' else ' '}{after}".strip()
 
 
 def neighbours(text: str, part: str) -> tuple[list[str], list[str]]:
-    """The last word before a part, and the first one after it."""
+    """The last word before `part` and the first word after it; each a list with at most one word."""
     before, _, after = text.partition(part)
     words = [re.findall(r"\w+", side) for side in (before, after)]
     return words[0][-1:], words[1][:1]

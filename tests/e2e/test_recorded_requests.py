@@ -1,6 +1,6 @@
 """Requests that real programs sent, recorded by `make test-agents`, are answered as in that run.
 
-These tests need no program, so they see at once when a change of the server would stop one.
+These tests do not need the programs, so they can always run. They fail if a change of the server breaks a program.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 
 def texts(value: Any) -> Iterator[str]:
-    """The texts in a part of an answer, in any dialect."""
+    """Yield the generated texts in a part of an answer, in any dialect."""
     if isinstance(value, list):
         for part in value:
             yield from texts(part)
@@ -44,7 +44,7 @@ def texts(value: Any) -> Iterator[str]:
 
 
 def parts(answer: str) -> list[Any]:
-    """The JSON values of an answer: the whole body, or the lines of a stream."""
+    """The JSON values of an answer: the whole body, or the data of each event of a stream."""
     try:
         return [json.loads(answer)]
     except ValueError:

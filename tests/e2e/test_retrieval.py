@@ -1,4 +1,4 @@
-"""Retrieval models give the vectors, weights and scores of sentence-transformers and of their published formulas."""
+"""Retrieval models return the same vectors, weights and scores as sentence-transformers and the published formulas."""
 
 from __future__ import annotations
 
@@ -109,9 +109,9 @@ def test_a_model_of_token_vectors_has_no_vector_of_a_text(server: RunningServer)
 
 
 def test_bge_m3(server: RunningServer, paths: dict[str, Path]) -> None:
-    """All vectors equal those of the formulas of FlagEmbedding 1.4.2, `EncoderOnlyEmbedderM3Model`.
+    """All vectors of BGE-M3 equal those of `EncoderOnlyEmbedderM3Model` in FlagEmbedding 1.4.2.
 
-    The expected vectors are computed in float64 from the hidden states of transformers.
+    The expected vectors are computed here with its formulas, in float64, from hidden states of transformers.
     """
     path = paths["bge-m3"]
     tokenizer = transformers.AutoTokenizer.from_pretrained(path)
@@ -154,7 +154,7 @@ def test_splade_pooling_of_the_checkpoint(server: RunningServer, paths: dict[str
 
 
 def qwen_logits(path: Path, texts: list[str], instruction: str | None = None) -> np.ndarray:
-    """The published recipe of Qwen3-Reranker (its model card), text by text."""
+    """Relevance of each text as in the model card of Qwen3-Reranker: the logit of `yes` minus that of `no`."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(path)
     model = transformers.AutoModelForCausalLM.from_pretrained(path).eval()
     prefix, _, suffix = PUBLISHED["qwen3-reranker"].parts

@@ -1,4 +1,4 @@
-"""Checkpoints whose queries and documents go through modules of their own: inference-free SPLADE."""
+"""Checkpoints with different modules for queries and documents, such as inference-free SPLADE."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vectors of served sentence-transformers directories equal those of the sentence-transformers library."""
+"""Vectors of sentence-transformers checkpoints equal those of the sentence-transformers library."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ CASES = {
 
 
 def make(directory: Path, case: str) -> SentenceTransformer:
-    """Save a small random model with sentence-transformers and load it again."""
+    """Save a small random model with sentence-transformers and load it again. case: key of `CASES`."""
     pooling, include_prompt, further = CASES[case]
     body = checkpoints.write_bert(directory / "body", lower=False)
     torch.manual_seed(0)
@@ -101,7 +101,7 @@ def make(directory: Path, case: str) -> SentenceTransformer:
 
 
 def move_into_folder(saved: Path) -> None:
-    """Lay the files out as the first releases of sentence-transformers did."""
+    """Move the files of a saved model into the folder layout of the first releases of sentence-transformers."""
     folder = saved / "0_Transformer"
     folder.mkdir()
     for path in [file for file in saved.iterdir() if file.is_file()]:
@@ -166,7 +166,10 @@ def test_vectors(server: RunningServer, oracles, name: str, prompt: str | None) 
 
 
 def test_a_prompt_excluded_from_the_pooling_still_changes_the_vector(server: RunningServer) -> None:
-    """Negative control: the vector differs without the prompt, and with the prompt's tokens in the pooling."""
+    """If a checkpoint excludes the prompt from the pooling, the vector still depends on the prompt.
+
+    It differs from the vector without the prompt, and from the vector with the prompt's tokens in the pooling.
+    """
     name = "mean-without-prompt"
     (prompted,) = post(server, "/embed", model=name, inputs=TEXTS[0], prompt_name="query")
     (bare,) = post(server, "/embed", model=name, inputs=TEXTS[0])
@@ -197,7 +200,10 @@ def test_similarity_is_the_function_that_the_checkpoint_names(server: RunningSer
 
 
 def test_long_inputs_of_the_openai_route(server: RunningServer, oracles) -> None:
-    """Refused, unless the request says how many tokens to keep; text keeps its first tokens, and token ids too."""
+    """`/v1/embeddings` refuses inputs that are too long, unless the request says how many of the first tokens to keep.
+
+    The input may be a text or token ids.
+    """
     long = " ".join(CORPUS[:9])
     body = {"model": "in-folder", "input": [long, "a"]}  # this model reads 12 tokens
     refused = httpx.post(f"{server.url}/v1/embeddings", json=body, timeout=60)

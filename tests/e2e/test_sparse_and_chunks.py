@@ -1,4 +1,4 @@
-"""/embed_sparse and late chunking equal what transformers and numpy compute from the same checkpoints."""
+"""Results of `/embed_sparse` and of late chunking equal those computed with transformers and numpy."""
 
 from __future__ import annotations
 
@@ -87,9 +87,12 @@ def test_late_chunking(server: RunningServer, checkpoints: dict[str, Path], fami
     bounds = [(0, sentences[0] - 1), (sentences[0], sentences[1] - 1), (sentences[1], len(TEXT))]
 
     def expected(start: int, end: int) -> np.ndarray:
-        """The tokens from the first to the last one that overlaps the part.
+        """The expected vector of a part of the text: the mean over its tokens, scaled to unit length.
 
-        A token may have no characters, for example a space.
+        Its tokens are those from the first to the last token that overlaps the part. Tokens without characters do not
+        overlap.
+
+        start, end: the part, as indices of characters.
         """
         places = [index for index, (first, last) in enumerate(offsets) if first < last and first < end and last > start]
         vector = hidden[places[0] : places[-1] + 1].mean(0).numpy()

@@ -1,4 +1,4 @@
-"""Checkpoints of one vector per token: StaticEmbedding as sentence-transformers has it, and Model2Vec."""
+"""Static embeddings (one vector per token) of sentence-transformers' StaticEmbedding and of Model2Vec."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def _tokenizer(directory: Path) -> Tokenizer:
 
 
 def _static(directory: Path, folder: str = "", truncated: bool = False) -> Path:
-    """Save a StaticEmbedding with a dense layer with sentence-transformers."""
+    """Save a checkpoint with StaticEmbedding and a dense layer in the format of sentence-transformers.
+
+    folder: folder of the StaticEmbedding's files, or empty. truncated: whether its tokenizer truncates texts.
+    """
     tokenizer = _tokenizer(directory)
     if truncated:
         tokenizer.enable_truncation(7)
@@ -55,7 +58,7 @@ def _static(directory: Path, folder: str = "", truncated: bool = False) -> Path:
 
 
 def _model2vec(directory: Path, quantized: bool = False, listed: bool = True, dtype=np.float32) -> Path:
-    """Write the files of `StaticModel.save_pretrained` of model2vec 0.10."""
+    """Write a checkpoint in the format of `StaticModel.save_pretrained` of model2vec 0.10."""
     tokenizer, saved = _tokenizer(directory), directory / "saved"
     saved.mkdir()
     tokenizer.save(str(saved / "tokenizer.json"))
@@ -117,7 +120,10 @@ def test_vectors_of_sentence_transformers(server: RunningServer, saved: dict[str
 
 
 def _of_model2vec(directory: Path, text: str) -> np.ndarray:
-    """The mean that `StaticModel.encode` computes, without the unknown token and beyond `max_length`."""
+    """The vector of a text as `StaticModel.encode` computes it: the weighted mean of its token vectors.
+
+    Unknown tokens, and tokens beyond 90, are left out.
+    """
     tensors, tokenizer = load_file(directory / "model.safetensors"), Tokenizer.from_file(f"{directory}/tokenizer.json")
     tokenizer.enable_truncation(90)
     ids = [token for token in tokenizer.encode(text, add_special_tokens=False).ids if token != 1]

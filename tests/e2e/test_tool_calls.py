@@ -1,4 +1,4 @@
-"""Function calls of a real worker with a small random LLaMA, over HTTP, in every format."""
+"""Tool calls over HTTP in every format, with a real worker and a small random LLaMA."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def body(name: str, seed: int, **more: Any) -> dict[str, Any]:
 
 
 def streamed(server: RunningServer, request: dict[str, Any]) -> dict[str, Any]:
-    """The message and finish reason that the events of a stream add up to."""
+    """Send a request with streaming, and combine the events to a message and its finish reason."""
     text = server.post("/v1/chat/completions", json={**request, "stream": True}).text
     events = [json.loads(line.removeprefix("data: ")) for line in text.split("\n\n") if line.startswith("data: {")]
     message: dict[str, Any] = {"content": "", "tool_calls": []}
@@ -117,11 +117,11 @@ LOSSES: dict[str, tuple[str, dict[str, Any]]] = {
     "tools[1].function.parameters of Ollama": ("/api/chat", {**CHAT, "options": {"num_predict": 2}, "stream": False}),
     "format": ("/api/chat", {**CHAT, "options": {"num_predict": 2}, "stream": False}),
 }
-"""Where a schema can be sent: its path in the words of the dialect, the route, and the rest of the body."""
+"""All places of a schema in a request: its path in the dialect → the route, and the other fields of the body."""
 
 
 def with_schema(name: str, route: str, rest: dict[str, Any], strict: bool) -> dict[str, Any]:
-    """A body with a schema that cannot be enforced in full."""
+    """A request body with a schema that cannot be fully enforced. name: key of `LOSSES`. strict: value of `strict`."""
     own = {"strict": True} if strict else {}
     if name.startswith("tools"):
         field = name.split()[0].rpartition(".")[2]
@@ -157,7 +157,10 @@ def test_what_is_not_enforced_is_named_in_the_words_of_the_dialect(server: Runni
 
 
 def test_a_call_that_was_cut_can_come_back(server: RunningServer) -> None:
-    """The same texts reach the model from every dialect, and Anthropic's whole answers equal its streams."""
+    """A tool call that was cut at the token limit can be sent back, in every dialect.
+
+    With Anthropic's dialect, the cut call of a whole answer equals that of a stream.
+    """
     named = {"tool_choice": {"type": "function", "function": {"name": "get_weather"}}}
     whole = server.post("/v1/chat/completions", json=body("hermes", 0, **named)).json()
     max_tokens = whole["usage"]["completion_tokens"] - 20
@@ -192,7 +195,10 @@ def test_a_call_that_was_cut_can_come_back(server: RunningServer) -> None:
 
 
 def test_the_process_of_templates_ends_with_the_server(server: RunningServer) -> None:
-    """This test is the last one in the file, because it stops the shared server."""
+    """When the server ends, so does its process that renders chat templates.
+
+    This test is the last one in the file, because it stops the shared server.
+    """
     server.post("/v1/chat/completions", json=body("hermes", 0, max_tokens=1))
     children = psutil.Process(server.process.pid).children(recursive=True)
     assert any("chat_process.py" in " ".join(child.cmdline()) for child in children)

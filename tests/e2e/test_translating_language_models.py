@@ -1,4 +1,4 @@
-"""`/translate` and its dialects with language models: the prompt names the languages, the answer is the translation."""
+"""`/translate` and its dialects with language models, which get a prompt with the languages."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_markup_keeps_its_tags(server: RunningServer) -> None:
 def test_a_model_with_a_prompt_for_tags_repeats_them(server: RunningServer) -> None:
     html = 'The <a href="/x">red <i>garden</i></a> is small in <b>summer</b>.'
     body = {"model": "tagging", "inputs": f"<p>{html}</p><p>12 – 14</p>", "format": "html"}
-    # Tags are numbered in the order of the source: in this text 1 is the link, which the answer puts elsewhere.
+    # Tags are numbered in the order of the source. In this text, tag 1 is the link, but the fixed answer means another.
     (wrong,) = translated(server, **body)["translations"]
     assert wrong["flags"] == ["tags"]
     reordered = 'The <b>summer</b> garden is <a href="/x">red and <i>small</i></a>.'
@@ -199,7 +199,10 @@ def test_a_translation_in_another_language_is_flagged(server: RunningServer) -> 
 
 
 def test_a_loop_is_translated_once_more_without_repetitions(server: RunningServer) -> None:
-    """A bias makes one token win at each step, so that the translation is this token alone."""
+    """A translation that repeats itself without end is made once more, with repetitions forbidden.
+
+    A bias makes the same token the most probable one in every step.
+    """
     body = {"model": "marian", "inputs": "The garden is small.", "target_lang": "fr", "quality": True, "num_beams": 1}
     biased = body | {"logit_bias": {"300": 30}, "max_new_tokens": 30}
     again = translated(server, **biased)

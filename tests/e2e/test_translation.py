@@ -1,4 +1,4 @@
-"""Translations over HTTP equal those of transformers, for every kind of checkpoint with a choice of languages."""
+"""Translations over HTTP equal those of transformers, for every kind of multilingual checkpoint."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ EXPECTED_PAIRS = {"marian": "en-fra", "mbart50": "ar_AR-mul", "nllb": "mul-zul_L
 
 
 def write(directory: Path, kind: str) -> Path:
-    """Write a tiny random checkpoint with the tokenizer of its kind."""
+    """Write a tiny random checkpoint of a kind of model, with this kind's tokenizer."""
     writers = {
         "marian": text_checkpoints.write_marian,
         "mbart50": lambda where: text_checkpoints.write_mbart(where, "MBart50"),
@@ -100,9 +100,10 @@ def server(directories: dict[str, Path], tmp_path_factory: pytest.TempPathFactor
 
 @torch.inference_mode()
 def reference(directory: Path, kind: str, words: str, text: str, **settings: object) -> tuple[str, float | None]:
-    """The translation by transformers and its score (None without beams).
+    """The translation by transformers, and its score (None without beams).
 
-    words: Marian: token of the target language. T5: prefix of the source text. Others: source and target codes.
+    words: how the languages are given. For Marian: the token of the target language. For T5: the prefix of the source
+        text. For others: the codes of the source and the target language.
     """
     model = AutoModelForSeq2SeqLM.from_pretrained(directory)
     if kind in ("marian", "t5"):
@@ -125,7 +126,7 @@ def reference(directory: Path, kind: str, words: str, text: str, **settings: obj
 def test_concurrent_requests_with_mixed_pairs_equal_the_reference(
     server: RunningServer, directories: dict[str, Path], num_beams: int
 ) -> None:
-    """All pairs and texts are requested at once, so that the pairs of a model share its batches."""
+    """Translations are right if requests with different language pairs run in the same batches of a model."""
     jobs = [(*case, text) for text in TEXTS for case in CASES]
 
     def translate(job: tuple[str, ...]) -> dict:
@@ -142,7 +143,7 @@ def test_concurrent_requests_with_mixed_pairs_equal_the_reference(
         assert answer["score"] == (None if score is None else pytest.approx(score, abs=1e-4))
         if name not in ("marian", "t5"):
             assert [answer["source_lang"], answer["target_lang"]] == words.split()
-    # Negative control: other languages give another translation.
+    # Negative control: another target language gives another translation.
     by_pair = {
         (job[0], job[3]): answer["text"] for job, answer in zip(jobs, answers, strict=True) if job[4] == TEXTS[0]
     }
@@ -206,7 +207,7 @@ def test_generate_accepts_languages_and_mbart_requires_one(server: RunningServer
 
 @torch.inference_mode()
 def test_attention_of_every_segment(server: RunningServer, directories: dict[str, Path]) -> None:
-    """`return_attention` gives a matrix per sentence: a row per new token, a column per token of the encoder input."""
+    """`return_attention` gives the cross-attention of transformers for each sentence: [new tokens, source tokens]."""
     body = {"model": "nllb", "inputs": f"{TEXTS[0]} {TEXTS[1]}", "source_lang": "en", "target_lang": "zu"}
     body |= {"return_attention": True, "return_token_ids": True, "num_beams": 4, "max_new_tokens": 12}
     translation = post(server, "/translate", body)["translations"][0]

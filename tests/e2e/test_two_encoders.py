@@ -1,4 +1,4 @@
-"""Routers of sentence-transformers whose queries and documents have an encoder each equal the library."""
+"""Checkpoints of sentence-transformers with separate encoders for queries and documents equal the library."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from weights.router_views import route_of, route_views
 
 TEXTS = [CORPUS[0], "a", CORPUS[40] + " " + CORPUS[40]]
 CASES = {"encoders": "document", "query-first": "query", "static": "document"}
-"""Default route of each checkpoint."""
+"""Default route of each checkpoint: the encoder of texts without a prompt name."""
 
 
 def _encoder(directory: Path, width: int, seed: int) -> Any:
@@ -70,7 +70,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def sparse(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint with one masked language model for queries and one for documents."""
+    """Directory of a sparse checkpoint with one masked language model for queries and one for documents."""
     directory = tmp_path_factory.mktemp("sparse")
     routes = []
     for side, std in (("query", 0.3), ("document", 0.2)):
@@ -113,7 +113,10 @@ def test_similarity(server: RunningServer, saved: dict[str, Path], name: str, si
 
 
 def test_chunks_go_through_the_route_of_their_prompt(server: RunningServer) -> None:
-    """The encoder of documents pools its first token, so that it has no vectors of chunks."""
+    """Late chunking uses the encoder of the prompt: it works for queries, and is refused for documents.
+
+    The encoder of documents uses only its first token, so it has no vectors for chunks.
+    """
     body = {"inputs": "a house", "chunks": "sentences"}
     queries = [
         server.post("/embed", json={"model": name, "prompt_name": "query", **body})
@@ -172,7 +175,10 @@ def test_a_view_has_links_only(saved: dict[str, Path]) -> None:
 
 
 def test_a_file_of_a_checkpoint_makes_no_view(saved: dict[str, Path], tmp_path: Path) -> None:
-    """A checkpoint cannot choose the place by which views are known, so its links out of it stay refused."""
+    """A checkpoint cannot pretend to be a view of a router, so links out of its directory are refused.
+
+    Views are recognised by their location, not by the file `triptych_route.json` alone.
+    """
     (tmp_path / "triptych_route.json").write_text('{"side": "query", "default": "query", "checkpoint": "/"}')
     (tmp_path / "config.json").symlink_to("/etc/hostname")
     assert route_of(tmp_path) is None

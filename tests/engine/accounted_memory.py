@@ -1,4 +1,4 @@
-"""The memory of a device that exists only as a count of the tensors that torch's operations make on a CPU."""
+"""Simulate the memory of a device: count the bytes of tensors that torch's operations create on the CPU."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch.utils._pytree import tree_leaves
 
 
 class AccountedMemory(TorchDispatchMode):
-    """Counts the bytes of tensors that operations make while it is entered. Implements `DeviceMemory`.
+    """Context manager that counts the bytes of tensors that operations create inside it. Implements `DeviceMemory`.
 
-    Tensors that exist before it is entered, such as weights, are not counted. The kernels of the CPU must be off: they
-    allocate memory of their own.
+    Tensors that existed before, such as weights, are not counted. Our CPU kernels must be switched off, because they
+    allocate memory outside of torch.
 
-    total_bytes: memory of the device.
+    total_bytes: size of the simulated memory.
     """
 
     def __init__(self, total_bytes: int) -> None:
@@ -26,7 +26,7 @@ class AccountedMemory(TorchDispatchMode):
         self.total_bytes = total_bytes
         self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
         self._peak = 0
-        # No fewer bytes than are used: freed tensors are noticed only when it exceeds the peak.
+        # Upper bound of the used bytes. Freed tensors are subtracted only when it exceeds the peak.
         self._bound = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -42,7 +42,7 @@ class AccountedMemory(TorchDispatchMode):
         return result
 
     def used_bytes(self) -> int:
-        """Bytes of the counted tensors that still exist."""
+        """Bytes of all counted tensors that still exist."""
         self._storages = {key: entry for key, entry in self._storages.items() if not entry[0].expired()}
         self._bound = sum(size for _, size in self._storages.values())
         return self._bound

@@ -14,7 +14,7 @@ _made: dict[str, Pair] = {}
 
 @pytest.fixture(scope="session")
 def pairs(tmp_path_factory, device):
-    """Function that returns the checkpoint with a name, made once per process: `pairs("gpt2")`."""
+    """A function that returns the `Pair` of a checkpoint, such as `pairs("gpt2")`. Each is made once per process."""
 
     def get(name: str):
         if name not in _made:

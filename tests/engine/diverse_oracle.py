@@ -49,7 +49,7 @@ def diverse_search(
 ) -> tuple[list[list[int]], list[float]]:
     """Run diverse beam search. Returns the texts and the scores of the best hypotheses.
 
-    is_stopped: whether a text, as its new tokens, contains a stop string.
+    is_stopped: function that tells whether a text, given as its new tokens, contains a stop string.
     """
     size = num_beams // num_beam_groups
     groups = [Group() for _ in range(num_beam_groups)]

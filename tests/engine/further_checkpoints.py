@@ -1,4 +1,4 @@
-"""Configurations of tiny random checkpoints of decoder families with parts of their own: one for each new part."""
+"""Configurations of tiny random checkpoints of decoder families whose layers have unusual parts, one for each part."""
 
 from __future__ import annotations
 

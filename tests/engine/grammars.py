@@ -15,9 +15,10 @@ from server.engine.scheduling.model_limits import ModelLimits
 from server.engine.scheduling.schedule import Schedule
 from server.engine.scheduling.scheduler import Scheduler
 from server.engine.sequences.grammar_state import GrammarState
-from server.engine.stepping.engine import Engine, ModelEngine
+from server.engine.stepping.engine import Engine
 from server.engine.stepping.generation_engine import GenerationEngine
-from server.ipc.wire.messages import Generate, Vocabulary
+from server.engine.stepping.model_engine import ModelEngine
+from server.ipc.wire.generate_messages import Generate, Vocabulary
 from server.ipc.wire.sections import AnswerSection
 from server.operations.generating.grammar import (
     ChoiceFormat,
@@ -44,7 +45,7 @@ TOKENS = [
 ]
 """Bytes of each token: single bytes, pieces of JSON, words, parts of characters. Ids 0 to 2 are special tokens."""
 NUM_UNUSED_LOGITS = 13
-"""Number of logits without a token, as in padded vocabularies."""
+"""Number of logits beyond the last token. Published models with padded vocabularies have such logits."""
 VOCAB = len(TOKENS) + NUM_UNUSED_LOGITS
 
 INTEGER, STRING = {"type": "integer"}, {"type": "string", "maxLength": 12}
@@ -133,7 +134,10 @@ def choice_grammar(choices: list[str], opens_with_space: bool = False) -> str:
 def compute_masks(
     masks: GrammarMasks, grammar_state: GrammarState, tokens: list[int], ends: list[int], stops: list[int]
 ) -> None:
-    """Compute the masks of one sequence in this thread."""
+    """Compute the mask of one sequence and wait for it.
+
+    tokens: new tokens of the sequence. ends, stops: end tokens and stop tokens.
+    """
     masks.prepare(grammar_state)
     while not grammar_state.is_compiled:
         masks.threads.wait_for_any(0.01)
@@ -144,7 +148,7 @@ def compute_masks(
 
 
 class RandomRunner:
-    """Runner of a fake model whose logits are normal random numbers that depend only on the tokens of the text.
+    """Runner of a fake model whose logits are random numbers that depend only on the sequence's tokens.
 
     The end token and tokens that close a JSON value have higher logits, so that texts end.
     """
@@ -172,7 +176,7 @@ class RandomRunner:
 
 
 def random_engine(seed: int = 0, blocks: int = 4096) -> Engine:
-    """An engine with one `RandomRunner`, with the vocabulary `TOKENS`."""
+    """An engine with a fake model `random` (`RandomRunner`) and the vocabulary `TOKENS`. blocks: its KV blocks."""
     scheduler = Scheduler(BlockTables(BlockManager(blocks, 8), None), 512, 64)
     generation = GenerationEngine("random", scheduler, RandomRunner(seed), ModelLimits(VOCAB, 1024))
     engine = Engine({"random": ModelEngine("random", generation)}, torch.device("cpu"))
@@ -181,7 +185,10 @@ def random_engine(seed: int = 0, blocks: int = 4096) -> Engine:
 
 
 def random_request(sequence_id: int, grammar: str, **settings: object) -> Generate:
-    """A sampled request with a grammar, or none if it is empty, and a prompt that is unique to its id."""
+    """A request that samples, with a random prompt for its id.
+
+    grammar: grammar of the answer; empty for none. settings: further generation parameters.
+    """
     params = {"max_new_tokens": 800, "end_token_ids": [END], "do_sample": True, "seed": sequence_id, **settings}
     prompt = random.Random(sequence_id).choices(range(3, 259), k=6)
     sections = [AnswerSection(grammar=grammar)] if grammar else []

@@ -9,25 +9,22 @@ from pathlib import Path
 import torch
 import transformers
 
-from server.engine.process.loading import LoadedCheckpoint, build
-from server.engine.stepping.engine import Engine, ModelEngine
+from server.engine.loading.loaded_checkpoint import LoadedCheckpoint
+from server.engine.loading.model_building import build
+from server.engine.stepping.engine import Engine
+from server.engine.stepping.model_engine import ModelEngine
 from server.ipc.wire.descriptions import EngineOptions, ModelInfo, ModelSpec
+from server.ipc.wire.encode_messages import Encode
+from server.ipc.wire.generate_messages import Finished, Generate, Tokens, Vocabulary
 from server.ipc.wire.logprobs import Logprobs, TokenLogprob
-from server.ipc.wire.messages import (
-    Encode,
-    Failed,
-    Finished,
-    Generate,
-    Tokens,
-    Vocabulary,
-)
+from server.ipc.wire.step_messages import Failed
 from tests.engine.tiny_checkpoints import ENCODERS, GENERATING, VOCAB
 from tests.ipc.one_row import one_row
 from tests.parity.checkpoints import forget_short_texts, load, save
 from tests.parity.native_twins import rewrite_as_native
 
 PRINTABLE = [*[b""] * 3, *(bytes([33 + i]) for i in range(VOCAB - 3))]
-"""Bytes of each token of the tiny checkpoints, for grammars. The first three are special tokens."""
+"""Bytes of each token of the tiny checkpoints, for tests with grammars. The first three are special tokens."""
 
 
 @dataclass(eq=False)
@@ -48,7 +45,7 @@ class Pair:
         return [config.decoder_start_token_id] if config.is_encoder_decoder else []
 
     def engine(self, **options) -> Engine:
-        """A new engine with this model only. Its blocks are small, so that tests cross many of them."""
+        """A new engine with this model only. Its KV blocks are small, so that short texts have many."""
         settings = {"block_size": 4, "kv_cache_bytes": 1 << 22, **options}
         return engine([self], **settings)
 
@@ -76,7 +73,7 @@ def engine(pairs: list[Pair], **options) -> Engine:
 
 @dataclass
 class Results:
-    """All events of an engine, by request id."""
+    """The results in all outputs of an engine, by sequence id."""
 
     prompts: dict[int, list[TokenLogprob]] = field(default_factory=dict)
     finished: dict[int, Finished] = field(default_factory=dict)
@@ -114,7 +111,7 @@ class Results:
 
 
 def run(engine: Engine, requests: list[Generate | Encode], every: int = 0) -> Results:
-    """Run requests to their end, and check that all blocks are free.
+    """Run requests to their end, and check that all KV blocks are free afterwards.
 
     every: number of steps between two added requests; 0 adds all at once.
     """

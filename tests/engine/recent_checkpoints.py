@@ -1,4 +1,4 @@
-"""Configurations of tiny random checkpoints of decoder families of 2024 and 2025: one for each new part."""
+"""Configurations of tiny random checkpoints of decoder families of 2024 and 2025, one for each new part of a layer."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Simulation of an engine that checks the scheduler: tokens are random, and the cache stores texts instead of tensors.
+"""Simulate an engine to check the scheduler: tokens are random, and the cache stores texts instead of tensors.
 
 Each slot of the fake cache contains the text up to its token, so that a wrong or overwritten slot is detected. Block
 ownership and the order of computation are checked after every event. With a prefix cache, a reused block must contain
-the prefix of the same client, and must have been verified by finite logits.
+the prefix of the same client, and its tokens must have had finite logits.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ POISON = ("poison",)
 
 
 class Simulation:
-    """A scheduler with a fake cache, and all added groups.
+    """A scheduler with a fake cache, and all groups that were added.
 
-    cross: groups have an encoded source, so there is a second pool of blocks.
-    prefix: the prefix cache is on; prompts share beginnings, and each client has one of two salts.
-    drafts: sequences without beams get random drafts, of which a random part is accepted.
-    host: blocks that leave the prefix cache are kept in host memory; some copies are damaged there.
-    sizes: block_size, blocks, max_batch_tokens and max_batch_rows; others are random.
+    cross: whether groups have an encoded source, which needs a second pool of blocks.
+    prefix: whether the prefix cache is on. Prompts then share prefixes, and each client has one of two salts.
+    drafts: whether sequences without beams get random drafts, of which a random part is accepted.
+    host: whether blocks that leave the prefix cache are kept in host memory, where some copies are damaged.
+    sizes: block_size, blocks, max_batch_tokens and max_batch_rows; those not given are random.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Simulation:
                 request.sequences[0].draft = [self.rng.randrange(VOCAB) for _ in range(count)]
 
     def poison(self, request: SequenceGroup) -> None:
-        """Make all unverified slots of a group non-finite, including the slots of its draft."""
+        """Mark as non-finite all slots of a group whose logits were not checked, including the slots of its draft."""
         for row in request.sequences:
             for position in range(row.num_computed_tokens, row.num_computed_tokens + len(row.draft)):
                 slot = row.block_table[position // self.block_size] * self.block_size + position % self.block_size
@@ -149,7 +149,7 @@ class Simulation:
         self.scheduler.remove(request, corrupt=True)
 
     def compute(self, schedule: Schedule) -> None:
-        """Check that the slots of earlier tokens contain the right texts, then write those of the computed tokens."""
+        """Simulate a step: check the texts in the slots of earlier tokens, then write those of new tokens."""
         size, sources = self.block_size, set(schedule.sources)
         taken = {row.group for row in schedule.rows}
         assert sources <= taken
@@ -184,7 +184,10 @@ class Simulation:
         self.verified_slots -= written
 
     def text(self, row: ScheduledRow, position: int) -> tuple:
-        """Content of a slot: salt of the client and all tokens up to the position, which determine keys and values."""
+        """The right content of a slot: the client's salt, and all tokens up to the position.
+
+        They determine the keys and values of a real model.
+        """
         return self.salts.get(row.group, ""), *[*row.sequence.tokens, *row.sequence.draft][: position + 1]
 
     def choose(self, request: SequenceGroup) -> None:
@@ -327,7 +330,7 @@ def queue(simulation: Simulation, prompt: int, max_new_tokens: int = 20) -> Sequ
 
 
 def turn(simulation: Simulation) -> Schedule:
-    """Run one step, in which every sequence with logits gets token 7, which is not an end token."""
+    """Run one step, in which every sequence with logits gets the token 7. It is not an end token."""
     schedule = simulation.scheduler.schedule_short() or simulation.scheduler.schedule()
     assert schedule is not None
     simulation.compute(schedule)

@@ -15,19 +15,24 @@ from safetensors.torch import load_file, save_file
 
 from server.engine.drafting import drafts, ngrams
 from server.engine.drafting.drafts import NgramDrafter
-from server.engine.process.loading import LoadedCheckpoint, build
-from server.engine.process.speculation import find_drafts, make_drafter
+from server.engine.loading.loaded_checkpoint import LoadedCheckpoint
+from server.engine.loading.model_building import build
+from server.engine.loading.speculation import find_drafts, make_drafter
 from server.engine.scheduling.step_costs import StepCosts
-from server.engine.stepping.engine import Engine, ModelEngine
+from server.engine.stepping.engine import Engine
+from server.engine.stepping.model_engine import ModelEngine
 from server.ipc.wire.descriptions import EngineOptions, Speculation
-from server.ipc.wire.messages import Vocabulary
+from server.ipc.wire.generate_messages import Vocabulary
 from tests.engine.harness import PRINTABLE, Pair
 from tests.parity.checkpoints import load
 
 
 @pytest.fixture(autouse=True)
 def every_prediction(monkeypatch):
-    """Draft all predicted tokens, for any probability and number of rows. Modules import this for all their tests."""
+    """Fixture: the engine drafts all predicted tokens, whatever their probability and the number of rows.
+
+    It applies to all tests of a module that imports it.
+    """
     monkeypatch.setattr(ngrams, "MIN_PROBABILITY", 0.0)
     monkeypatch.setattr(drafts, "MIN_GAIN", 0.0)
     monkeypatch.setattr(drafts, "MAX_DRAFTING_ROWS", 1000)
@@ -35,7 +40,7 @@ def every_prediction(monkeypatch):
 
 
 class FreeSteps(StepCosts):
-    """Steps of equal duration, so that every predicted token is drafted."""
+    """Step costs according to which all steps take equally long, so that every predicted token is drafted."""
 
     def has_baseline(self, rows: int) -> bool:
         return True
@@ -47,7 +52,7 @@ class FreeSteps(StepCosts):
 def speculating(pair: Pair, draft: LoadedCheckpoint | None = None, **options) -> Engine:
     """Make an engine like `Pair.engine`, with speculative decoding. draft: the draft model, or None for n-grams.
 
-    N-grams are drafted as if wide steps were free, so that measured times change nothing.
+    Measured step times have no influence: all tokens that n-grams predict are drafted.
     """
     settings = EngineOptions(**{"block_size": 4, "kv_cache_bytes": 1 << 22, "speculative_tokens": 4, **options})
     way = Speculation(draft_directory="somewhere") if draft is not None else Speculation()
@@ -63,7 +68,7 @@ def speculating(pair: Pair, draft: LoadedCheckpoint | None = None, **options) ->
 
 
 def perturbed(loaded: LoadedCheckpoint, strength: float = 0.05) -> LoadedCheckpoint:
-    """Copy of a checkpoint with slightly changed weights, whose drafts are often accepted."""
+    """Copy a checkpoint with slightly changed weights. Used as a draft model, its drafts are often accepted."""
     generator = torch.Generator().manual_seed(5)
     with TemporaryDirectory() as directory:
         shutil.copytree(loaded.spec.directory, directory, dirs_exist_ok=True)
@@ -77,7 +82,7 @@ def perturbed(loaded: LoadedCheckpoint, strength: float = 0.05) -> LoadedCheckpo
 
 
 def counts(engine: Engine) -> tuple[int, int]:
-    """Numbers of drafted and of accepted tokens of the only model."""
+    """Numbers of drafted and of accepted tokens of the engine's only model."""
     (model,) = engine.models.values()
     return model.generation.num_drafted_tokens, model.generation.num_accepted_tokens
 

@@ -1,4 +1,4 @@
-"""A device that computes nothing: its captured steps have constant results. What remains of a step is Python."""
+"""A fake device that computes nothing: its captured steps have constant results, so that only Python takes time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from models.backends.logits import DecoderOutput, LogitsTopK
 
 
 class StillEvent:
-    """An event of a device that is never at work."""
+    """An event of the fake device, which never has to be waited for."""
 
     def record(self) -> None: ...
 
@@ -20,7 +20,7 @@ class StillEvent:
 
 
 class StillDevice:
-    """Captures nothing, and replays nothing. Implements `GraphRunner`. result: the result of all captured steps."""
+    """A fake device whose graphs do nothing. Implements `GraphRunner`. result: the result of all captured steps."""
 
     def __init__(self, result: Any) -> None:
         self._result = result

@@ -1,4 +1,4 @@
-"""Fake model whose hidden states are already logits."""
+"""A fake model whose hidden states are already the logits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from models.backends.logits import LogitsRequest, LogitsTopK
 
 
 class StoredLogits:
-    """The methods of `TransformerProtocol` that token selection uses. max_logits_rows: as in `Transformer`."""
+    """The fake model, with the methods of `TransformerProtocol` that token selection uses.
+
+    max_logits_rows: as in `Transformer`.
+    """
 
     def __init__(self, max_logits_rows: int = 64) -> None:
         self.max_logits_rows = max_logits_rows

@@ -1,8 +1,8 @@
-"""Reference implementation of beam search with terms, in plain loops: no batching, no cache, texts judged as a whole.
+"""Reference implementation of beam search with required terms, the oracle of `test_term_search`.
 
-It is the oracle of `test_term_search`. Source: Post and Vilar 2018, arXiv:1804.06609, section 4, with the allocation of
-Sockeye. Where the paper is silent, the rules are those of `server.engine.beams.term_search`: which candidates may end,
-and when the search ends.
+It uses plain loops without batching or a cache, and examines each text as a whole. Source: Post and Vilar 2018,
+arXiv:1804.06609, section 4, with Sockeye's allocation of beams. The paper does not define which candidates may end and
+when the search ends; these rules are those of `server.engine.beams.term_search`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tests.engine.diverse_oracle import log_probs
 from tests.engine.harness import Pair
 
 Terms = list[list[tuple[str, list[int]]]]
-"""For each term its spellings: text and tokens."""
+"""For each term: its spellings, each as text and tokens."""
 
 
 class Texts:
-    """Judges whole token sequences.
+    """Finds terms and parts of terms in whole token sequences.
 
-    token_bytes: bytes of each token. terms: see `Terms`. prefix: tokens before the new ones.
+    token_bytes: bytes of each token. terms: the required terms. prefix: tokens before the new ones.
     """
 
     def __init__(self, token_bytes: list[bytes], terms: Terms, prefix: list[int]) -> None:
@@ -33,12 +33,12 @@ class Texts:
         self.sizes = [min(self.missing(tokens, 0) for _, tokens in spellings) for spellings in terms]
 
     def text(self, tokens: list[int]) -> str:
-        """The complete characters of a text, after a space."""
+        """The text of new tokens, after a space and the prefix. An incomplete character at its end is left out."""
         data = b" " + self.prefix + b"".join(self.token_bytes[token] for token in tokens)
         return codecs.getincrementaldecoder("utf-8")("replace").decode(data)
 
     def characters(self, tokens: list[int]) -> int:
-        """Characters of a part of a spelling, without the space before it."""
+        """Number of characters of a part of a spelling, without a space before it."""
         data = b"".join(self.token_bytes[token] for token in tokens)
         return len(data.removeprefix(b" ").decode("utf-8", "ignore"))
 
@@ -51,8 +51,9 @@ class Texts:
         return re.search(before + re.escape(term) + after, self.text(tokens)) is not None
 
     def beginning(self, tokens: list[int], term: str) -> int:
-        """Length of the longest beginning of a term, shorter than the term, that ends the text and starts at a word
-        boundary.
+        """Number of characters of a term that the text already has at its end.
+
+        Only a part of the term counts, and only if it starts at a word boundary. 0 if there is none.
         """
         text, before = self.text(tokens), r"(?<!\w)" if re.match(r"\w", term) else ""
         lengths = [n for n in range(1, len(term)) if re.search(before + re.escape(term[:n]) + r"\Z", text)]
@@ -75,8 +76,9 @@ class Texts:
         return total
 
     def next_tokens(self, tokens: list[int]) -> set[int]:
-        """Tokens that begin a missing term where a word may begin, or that continue the part of a term that ends the
-        text.
+        """The ids of the tokens that make progress with a missing term.
+
+        They continue a part of the term at the end of the text, or begin the term where a word may begin.
         """
         found = set()
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -99,8 +101,12 @@ class Texts:
 
 
 def allocate(beams: int, counts: list[int]) -> list[int]:
-    """Divide the beams among groups, beam by beam: equal shares from the last group to the first, each surplus to the
-    group before.
+    """Divide beams among groups of candidates. Returns the number of beams of each group.
+
+    Every group gets an equal share; the last group also gets the remainder. Beams that a group cannot use go to the
+    group before it.
+
+    counts: number of candidates in each group.
     """
     share = beams // len(counts)
     planned = [share] * len(counts)
@@ -132,7 +138,10 @@ def term_search(
     processors=lambda ids, scores: scores,
     stop: bytes | None = None,
 ) -> tuple[list[list[int]], list[float]]:
-    """Returns the texts and the scores of the best hypotheses."""
+    """Run beam search with required terms. Returns the tokens and the scores of the best hypotheses.
+
+    stop: stop string, or None. The other arguments are those of transformers' `generate`.
+    """
     goal = sum(texts.sizes)
     running: list[tuple[float, list[int]]] = [(0.0, [])]
     finished: list[tuple[float, list[int]]] = []

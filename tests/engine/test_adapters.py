@@ -1,4 +1,4 @@
-"""Requests with adapters get the tokens of merged weights (peft), alone and in a batch with other adapters."""
+"""Requests with LoRA adapters get the tokens of weights merged by peft, alone and in a batch with other adapters."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from msgspec.structs import replace
 
 from models.checkpoint.loader import load_model
 from models.lora.adapters import AdapterRows
-from server.engine.process.loading import LoadedCheckpoint, LoadError, adapter_infos, build, load
+from server.engine.loading.load import LoadError, load
+from server.engine.loading.loaded_checkpoint import LoadedCheckpoint
+from server.engine.loading.model_building import build
+from server.engine.loading.model_infos import adapter_infos
 from server.engine.process.service import start
 from server.engine.sequences import prefix_keys, sequence
 from server.ipc.wire.descriptions import EngineOptions, ModelSpec
-from server.ipc.wire.messages import Configure, Encode, EncodeItem
+from server.ipc.wire.encode_messages import Encode, EncodeItem
+from server.ipc.wire.worker_messages import Configure
 from tests.engine.harness import Pair, generate, reference, run
 from tests.engine.speculative import counts, speculating
 from tests.engine.tiny_checkpoints import ENCODERS, GENERATING
@@ -36,7 +40,7 @@ PROMPTS = random_ids(97, [3, 17, 1, 9, 30, 5, 2, 12, 7, 21, 4, 11], seed=8)
 
 
 class Family:
-    """A checkpoint with three adapters in the engine, and in transformers its base and three merged models."""
+    """A checkpoint with three adapters in the engine, and its oracles: the base model and three merged models."""
 
     def __init__(self, name: str, home: Path, device, quantization=None) -> None:
         architecture, config = (GENERATING | ENCODERS)[name]
@@ -56,7 +60,7 @@ class Family:
         return Pair(BASE, self.pairs[BASE].oracle, self.loaded).engine(**options)
 
     def mixed_requests(self, **settings) -> list:
-        """Greedy and beam requests for the base model and each adapter in turn."""
+        """Greedy and beam requests that alternate between the base model and the adapters."""
         kinds = [{}, {"num_beams": 3, "num_return_sequences": 2}, {"min_new_tokens": 9}]
         return [
             generate(self.pairs[NAMES[i % 4]], i, prompt, max_new_tokens=8 + i, **(kinds[i % 3] | settings))
@@ -132,7 +136,7 @@ def test_preempted_and_computed_again(family, alone):
 
 
 def test_swapped_adapters_are_noticed(family, alone, monkeypatch):
-    """Negative control: each row gets the adapter of the previous row."""
+    """Negative control: if every row gets another row's adapter, the tokens differ."""
     plain = AdapterRows.__init__
 
     def swapped(self, names, counts, device):
@@ -150,7 +154,10 @@ def test_the_adapters_give_different_tokens(family, alone):
 
 
 def run_one_after_the_other(family, names) -> tuple[list, list[int]]:
-    """Run one long prompt with each adapter in turn. Returns the texts and the numbers of cached tokens."""
+    """Run the same long prompt with each of `names`, one after the other, in one engine.
+
+    Returns the new tokens and the numbers of cached tokens.
+    """
     prompt, engine = random_ids(97, [41], seed=2)[0], family.engine()
     texts, cached = [], []
     for i, name in enumerate(names):
@@ -161,7 +168,7 @@ def run_one_after_the_other(family, names) -> tuple[list, list[int]]:
 
 
 def test_no_blocks_are_shared_between_adapters(families, monkeypatch):
-    """Also a negative control: if blocks were shared, the texts would be wrong."""
+    """Adapters do not share prefix cache blocks. Negative control: if they do, the texts are wrong."""
     family = families("llama")
     texts, cached = run_one_after_the_other(family, [*NAMES, *NAMES])
     assert cached == [0] * 4 + [40] * 4
@@ -287,7 +294,7 @@ def test_model_info_of_adapters(families):
     for info in infos.values():
         assert (info.adapter_of, info.kv_bytes, info.tasks, info.kv_blocks) == (BASE, 0, base.tasks, base.kv_blocks)
         assert info.weight_bytes >= 4 * info.parameters
-    # The adapters have rank 4 and rank 8 for the same linear layers, so one has half the parameters.
+    # One adapter has rank 4 and the other rank 8, for the same linear layers.
     assert 2 * infos["warm"].parameters == infos["dry"].parameters
     assert base.adapter_of == ""
 

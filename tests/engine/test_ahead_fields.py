@@ -1,4 +1,7 @@
-"""Every field of a request that runs ahead is applied by the steps ahead, and every other field keeps it from them."""
+"""Steps that are launched ahead apply every field that they support.
+
+A request with any other field is not run ahead.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,21 @@ from models.backends.torch.sampling import Filters
 from server.engine.choosing.sampler import SamplerRow
 from server.engine.sequences import ahead_fields
 from server.engine.sequences.ahead_fields import PARAMS_FIELDS, ROW_FIELDS, SEARCH_FIELDS, may_run_ahead
-from server.ipc.wire.messages import Generate, GenerateRow, Hypothesis, SequencePart
+from server.ipc.wire.generate_messages import Generate, GenerateRow, Hypothesis, SequencePart
 from server.ipc.wire.params import GenerationParams, PromptProbe, SpeechAlignment, TimestampRules
 from server.ipc.wire.sections import AnswerSection
 from server.operations.generating.sequence_tries import build_trie
-from tests.engine import engine_states
-from tests.engine.engine_states import DEVICE_FILTERS, GRAMMAR, TOKENS, VOCAB, capture, make_engine
+from tests.engine import captured_texts
+from tests.engine.cached_text_model import TOKENS, VOCAB
+from tests.engine.captured_texts import DEVICE_FILTERS, capture
+from tests.engine.fake_engine import GRAMMAR, make_engine
 from tests.ipc.one_row import one_row
 
 PROMPT = [5, 6, 7, 8]
 LIMIT = 12
 FIELDS = [field.name for field in msgspec.structs.fields(GenerationParams)]
 ALONE = {"do_sample": True, "temperature": 1.5}
-"""A request with nothing but these fields, with which filters have an effect."""
+"""Fields for sampling, without which filters such as `top_k` would have no effect."""
 TRIE = build_trie([[3, 4], [3, 5, 6]])
 VALUES: dict[str, tuple[Any, dict[str, Any]]] = {
     "min_new_tokens": (6, {"end_token_ids": [9, 10, 11, 12, 13]}),
@@ -69,17 +74,20 @@ VALUES: dict[str, tuple[Any, dict[str, Any]]] = {
     "allowed_sequences": (TRIE, {"end_token_ids": [1]}),
     "sequence_set": (7, {"end_token_ids": [1]}),
 }
-"""For each field a value that is not neutral, and other fields with which it has an effect."""
+"""For each field of `GenerationParams`: a value that is not neutral, and other fields that it needs for an effect."""
 NEEDS_A_SOURCE = {"attention", "alignment", "probe"}
-"""Fields of encoder-decoders, which the fake model is not. Their results are computed before or after all tokens."""
+"""Fields for encoder-decoders. The fake model is a decoder, so they are not tested here."""
 SAME_TOKENS = {
     "stream", "renormalize_logits", "top_logprobs", "length_penalty", "early_stopping"
 }  # fmt: skip
-"""Fields that do not change the tokens of the one request of this test."""
+"""Fields that do not change the tokens of the request in this test."""
 
 
 def answers(params: dict[str, Any], ahead: bool) -> tuple[list[Hypothesis], int]:
-    """Hypotheses of one request, and the number of its steps that were launched."""
+    """Run a request. Returns its hypotheses, and the number of steps that were launched ahead.
+
+    params: fields of the request. ahead: whether the engine may launch steps ahead.
+    """
     engine = make_engine(4, 64, 64, 8, prefix=False, drafts=False, part=64)
     generation = engine.models["fake"].generation
     assert generation is not None
@@ -103,7 +111,10 @@ def message(**params: Any) -> Generate:
 
 
 def test_every_field_has_a_value_that_is_not_neutral() -> None:
-    """A new field of `GenerationParams` needs an entry here, and with it this file tests it."""
+    """`VALUES` has a value for every field of `GenerationParams`.
+
+    A new field needs an entry, and is then tested here.
+    """
     assert list(VALUES) == FIELDS
     neutral = GenerationParams()
     assert not [name for name, (value, _) in VALUES.items() if value == getattr(neutral, name)]
@@ -207,7 +218,7 @@ def test_the_device_implements_the_filters_of_the_list() -> None:
 
 @pytest.mark.parametrize("name", ["typical_p", "repetition_penalty", "logit_bias", "min_new_tokens", "bad_words_ids"])
 def test_an_ignored_field_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control: a field that is listed, and that captured steps do not implement, gives other tokens."""
+    """Negative control: if a field is listed as supported but captured steps ignore it, the tokens differ."""
     monkeypatch.setattr(ahead_fields, "PARAMS_FIELDS", PARAMS_FIELDS | {name})
     with pytest.raises(AssertionError):
         test_a_field_gives_the_tokens_of_the_ordinary_path_or_keeps_the_request_from_steps_ahead(name)
@@ -215,7 +226,7 @@ def test_an_ignored_field_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("name", ["repetition_penalty", "presence_penalty", "no_repeat_ngram_size", "stop_texts"])
 def test_an_ignored_field_of_a_search_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control: a field that is listed, and that needs the text of each beam, gives other beams."""
+    """Negative control: if a field is listed as supported for beams but captured steps ignore it, the beams differ."""
     monkeypatch.setattr(ahead_fields, "SEARCH_FIELDS", SEARCH_FIELDS | {name})
     with pytest.raises(AssertionError):
         test_a_field_of_a_search_gives_the_beams_of_the_ordinary_path_or_keeps_the_request_from_steps_ahead(name)
@@ -223,8 +234,8 @@ def test_an_ignored_field_of_a_search_is_found(name: str, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("name", DEVICE_FILTERS)
 def test_a_filter_that_is_lost_on_the_way_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control: steps ahead that leave out a filter."""
+    """Negative control: if steps ahead leave out a filter, the tokens differ."""
     kept = tuple(filter_name for filter_name in DEVICE_FILTERS if filter_name != name)
-    monkeypatch.setattr(engine_states, "DEVICE_FILTERS", kept)
+    monkeypatch.setattr(captured_texts, "DEVICE_FILTERS", kept)
     with pytest.raises(AssertionError):
         test_a_field_gives_the_tokens_of_the_ordinary_path_or_keeps_the_request_from_steps_ahead(name)

@@ -24,9 +24,9 @@ def attention_matrix(hypothesis, source: list[int]) -> np.ndarray:
 def expected(pair, source: list[int], tokens: list[int]) -> np.ndarray:
     """Cross-attention of transformers for a whole text: [tokens, source tokens].
 
-    Row i is computed while token i is predicted, so its query is the token before.
+    Row i has the weights with which token i is predicted, so its query is token i - 1.
     """
-    # With a cache, FSMT of transformers does not mask the later tokens of a text.
+    # With its cache on, transformers' FSMT does not mask later tokens.
     cache = {"use_cache": False} if pair.oracle.config.model_type == "fsmt" else {}
     output = pair.oracle(
         input_ids=torch.tensor([source]),
@@ -78,7 +78,7 @@ def test_equals_the_attention_of_each_generate_step(pairs):
     hypothesis = run(pair.engine(), [generate(pair, 0, source, attention=True)]).finished[0].hypotheses[0]
     assert hypothesis.token_ids == made.sequences[0, len(pair.starts) :].tolist()
     np.testing.assert_allclose(attention_matrix(hypothesis, source), torch.stack(steps).numpy(), atol=1e-5)
-    # Negative control: a shift by one token gives another matrix.
+    # Negative control: the matrix shifted by one token is a different one.
     assert np.abs(attention_matrix(hypothesis, source)[1:] - torch.stack(steps).numpy()[:-1]).max() > 1e-2
 
 
@@ -125,7 +125,7 @@ def test_an_error_in_a_batch_fails_one_request(pairs, monkeypatch, broken):
 
 @pytest.mark.parametrize("name", ["t5", "bart", "marian"])
 def test_groups_are_aligned_together(pairs, monkeypatch, name):
-    """A group that ends waits for others, so that few passes are made. The weights are those of each group alone."""
+    """Groups of a call that end at different times are aligned in few passes, with the same weights as alone."""
     pair = pairs(name)
     sources = random_ids(97, [1, 3, 5, 7, 9, 11, 12, 12], seed=4)
     requests = [
@@ -157,7 +157,10 @@ def test_groups_are_aligned_together(pairs, monkeypatch, name):
 
 @pytest.mark.parametrize(("calls", "limit"), [((8, 8), "MAX_WAIT_STEPS"), ((8, 9), "MAX_FOREIGN_WAIT_STEPS")])
 def test_an_ended_group_waits_for_a_few_steps_only(pairs, monkeypatch, calls, limit):
-    """It waits longer for groups of its own call than for those of others: its client needs them too."""
+    """An ended group waits a limited number of steps for others to be aligned together with it.
+
+    It waits longer for groups of its own call, because its client needs their results too.
+    """
     pair = pairs("t5")
     assert alignment_queue.MAX_FOREIGN_WAIT_STEPS < alignment_queue.MAX_WAIT_STEPS
     steps = {}

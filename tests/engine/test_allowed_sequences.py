@@ -1,4 +1,4 @@
-"""Answers that must be one of many sequences equal transformers' `generate` with `prefix_allowed_tokens_fn`."""
+"""Answers with `allowed_sequences` equal transformers' `generate` with `prefix_allowed_tokens_fn`."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ PROMPTS = random_ids(97, [4, 9], seed=5)
 
 
 def random_sequences(count, longest=5, tokens=97, seed=0):
-    """Sequences with many common prefixes; some are prefixes of others."""
+    """Random token sequences with many common prefixes. Some are prefixes of others."""
     rng = np.random.default_rng(seed)
     made = [rng.integers(3, tokens, rng.integers(1, longest + 1)).tolist() for _ in range(count)]
     return [*made, *(item[:2] for item in made[::3])]
 
 
 def followers(sequences, skip, end):
-    """`prefix_allowed_tokens_fn` of transformers. skip: tokens before the first one that the sequences describe."""
+    """The function `prefix_allowed_tokens_fn` for transformers.
+
+    skip: number of tokens before the allowed sequence, such as the prompt. end: end token.
+    """
     after = {}
     for item in sequences:
         for place in range(len(item) + 1):
             after.setdefault(tuple(item[:place]), set()).add(item[place] if place < len(item) else end)
-    # transformers refuses an empty list. Only hypotheses with a score of minus infinity have such a text.
+    # transformers refuses an empty list. The list would be empty for impossible texts (score minus infinity) only.
     return lambda batch, ids: sorted(after.get(tuple(ids.tolist()[skip:]), {end}))
 
 
@@ -54,7 +57,7 @@ def check(pair, sequences, **settings):
         if scores is None:
             assert results.texts(i) == texts
             continue
-        # transformers fills missing answers with impossible hypotheses.
+        # If there are too few answers, transformers adds impossible hypotheses.
         possible = [place for place, score in enumerate(scores) if score > -1e8]
         assert len(found) == len(possible)
         assert [hypothesis.score for hypothesis in found] == pytest.approx([scores[i] for i in possible], abs=1e-4)

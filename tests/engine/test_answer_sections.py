@@ -1,4 +1,4 @@
-"""Answers in sections: masks equal a search that tries every token, and text before a marker is not changed."""
+"""Answers in sections: masks equal those found by trying every token, and text before a marker is not changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.engine.harness import run
 
 SPECIAL = 2
 WORDS = ["ab", "a<c>"]
-"""Texts of the last section."""
+"""The possible texts of the last section."""
 PIECES = [b"", b"", b"", *b"< c > a b x <c >a c>a x<c> <c> <c>ab <c>x".split(), b" "]
 PLANS = {
     "anywhere": [AnswerSection([Marker(1, "<c>")]), AnswerSection(grammar=choice_grammar(WORDS))],
@@ -33,7 +33,10 @@ PLANS = {
 
 
 def rest_after(tokens: list[int], name: str) -> tuple[str, bool]:
-    """The text in the last section, and whether it was entered. Found by trying every prefix of the text."""
+    """The text in the last section, and whether the answer reached this section.
+
+    Found independently of the engine, by searching the whole text. name: key of `PLANS`.
+    """
     if name == "special token":
         if SPECIAL not in tokens:
             return "", False
@@ -87,7 +90,10 @@ def test_the_mask_allows_exactly_the_tokens_that_keep_the_answer_valid(name: str
 
 
 def test_text_before_a_marker_is_that_of_a_request_without_sections() -> None:
-    """Where a marker may have begun, tokens that go on with a wrong text are banned, which may change the samples."""
+    """An answer that never begins a marker equals that of a request without sections.
+
+    After a possible beginning of a marker, some tokens are banned, so the answer may differ from there on.
+    """
     sections = [AnswerSection([Marker(1, '}"')]), AnswerSection(grammar=choice_grammar(['a": 1}']))]
     plain = run(random_engine(), [random_request(i, "", max_new_tokens=60) for i in range(30)])
     results = run(random_engine(), [random_request(i, "", sections=sections, max_new_tokens=60) for i in range(30)])
@@ -127,7 +133,7 @@ def test_beams_follow_their_own_sections(beams: int) -> None:
 
 
 def test_a_plain_section_costs_no_mask() -> None:
-    """Without a partial marker, all tokens are allowed and no mask is made."""
+    """Before a marker, all tokens are allowed, and no mask is computed."""
     masks = GrammarMasks(TOKENS, VOCAB)
     state = GrammarState([AnswerSection([Marker(1, "<call>")]), AnswerSection(grammar=choice_grammar(["a"]))], 0)
     compute_masks(masks, state, [TOKENS.index(b"the"[:1]), TOKENS.index(b"<")], [END], [])

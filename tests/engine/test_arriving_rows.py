@@ -6,12 +6,12 @@ import pytest
 
 from server.engine.stepping.arriving_rows import ArrivingRows
 from server.engine.stepping.engine import Engine
-from server.ipc.wire.messages import Generate, GenerateRow
+from server.ipc.wire.generate_messages import Generate, GenerateRow
 from server.ipc.wire.params import GenerationParams
 from tests.engine.grammars import random_engine
 
 ROWS = 64
-"""Rows of a step of `random_engine`."""
+"""Largest number of rows in a step of `random_engine`."""
 
 
 def message(first: int, rows: int, call_id: int, key: str = "", new: int = 1) -> Generate:
@@ -24,7 +24,7 @@ def ids(rows: list[GenerateRow]) -> list[int]:
 
 
 def ended(engine: Engine, steps: int = 1) -> list[int]:
-    """Run steps. Returns the ids of the rows that end."""
+    """Run `steps` steps. Returns the ids of the sequences that end in them."""
     outputs = [engine.step() for _ in range(steps)]
     return [event.sequence_id for output in outputs if output is not None for event in output.finished]
 

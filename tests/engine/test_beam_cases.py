@@ -9,7 +9,7 @@ import torch
 import transformers
 
 from server.engine.beams.beam_search import BeamSearch
-from server.engine.process.loading import LoadedCheckpoint
+from server.engine.loading.loaded_checkpoint import LoadedCheckpoint
 from server.ipc.wire.descriptions import ModelSpec
 from tests.engine.harness import Pair, as_transformers_settings, generate, reference, run
 from tests.parity.checkpoints import load, save
@@ -17,11 +17,14 @@ from tests.parity.checkpoints import load, save
 FAMILIES = ["gpt2", "llama", "t5", "bart", "marian", "mbart"]
 NUM_CASES = 200
 FIRST_ID = 3
-"""First id that is not a special token in any family."""
+"""Smallest token id that is not a special token in any of the families."""
 
 
 def random_case(chance: random.Random, name: str, vocab: int = 97) -> tuple[list[int], dict]:
-    """A random prompt with random beam search settings; each processor is used in about half of the cases."""
+    """A random prompt with random beam search settings. Each logits processor is used in about half of the cases.
+
+    name: name of the checkpoint. vocab: vocabulary size.
+    """
     ids = range(FIRST_ID, vocab)
     prompt = chance.choices(ids, k=chance.randint(1, 20))
     beams = chance.randint(2, 8)
@@ -51,7 +54,7 @@ def random_case(chance: random.Random, name: str, vocab: int = 97) -> tuple[list
         settings["renormalize_logits"] = True
     if chance.random() < 0.3:
         settings["forced_eos_token_id"] = chance.choice(settings.get("end_token_ids") or [FIRST_ID])
-    # For a decoder the reference forces the first token of the prompt, not the first new token.
+    # With a decoder, transformers applies `forced_bos_token_id` to the first token of the prompt, not of the answer.
     if chance.random() < 0.4 and name not in ("gpt2", "llama"):
         settings["forced_bos_token_id"] = chance.choice(ids)
     # If a token is both forced and banned, no token is possible; `test_logits_processors` tests this case.
@@ -66,7 +69,7 @@ def random_cases(name: str, count: int) -> list[tuple[list[int], dict]]:
 
 
 def check(pair: Pair, cases: list[tuple[list[int], dict]]) -> list[int]:
-    """Return the indices of the cases that differ from the reference.
+    """Run cases in one batch. Returns the indices of the cases whose results differ from transformers.
 
     Greedy requests run in the same batch; their texts must be right too.
     """
@@ -140,13 +143,13 @@ def test_sixteen_beams(pairs):
 
 
 def test_stopping_too_early_is_noticed(pairs, monkeypatch):
-    """Negative control: early_stopping "never" is treated as False."""
+    """Negative control: if early_stopping "never" is treated as False, results differ."""
     monkeypatch.setattr(BeamSearch, "_may_improve", _may_improve_at_the_current_length)
     assert check(pairs("bart"), random_cases("bart", 30)) != []
 
 
 def test_a_length_that_is_wrong_by_one_is_noticed(pairs, monkeypatch):
-    """Negative control: the length penalty does not count the end token."""
+    """Negative control: if the length penalty does not count the end token, results differ."""
     penalty = BeamSearch._penalty
     monkeypatch.setattr(BeamSearch, "_penalty", lambda self, length: penalty(self, max(length - 1, 1)))
     assert check(pairs("llama"), random_cases("llama", 10)) != []

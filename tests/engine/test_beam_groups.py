@@ -59,7 +59,10 @@ def compare(results, sequence_id, texts, scores):
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "marian"])
 def test_equals_the_published_algorithm(pairs, name):
-    """All variants and prompts run in one batch, each with a greedy request and a plain beam search."""
+    """All variants and prompts equal the oracle.
+
+    They run in one batch, each together with a greedy request and a plain beam search.
+    """
     pair = pairs(name)
     cases = [(prompt, {"max_new_tokens": 8, **variant}) for variant in VARIANTS.values() for prompt in PROMPTS]
     requests = [generate(pair, i, prompt, **settings) for i, (prompt, settings) in enumerate(cases)]
@@ -97,7 +100,7 @@ def test_without_a_penalty_every_group_equals_a_search_of_its_size(pairs):
 
 @pytest.mark.parametrize("name", ["gpt2", "bart"])
 def test_with_processors(pairs, name):
-    """The diversity penalty is applied after the processors, and not to a forced token."""
+    """The diversity penalty is applied after the logits processors, and not to a forced token."""
     pair = pairs(name)
     skip = len(pair.starts) or len(PROMPTS[2])
     theirs = transformers.LogitsProcessorList(
@@ -117,7 +120,7 @@ def test_with_processors(pairs, name):
 
 
 def test_groups_with_fewer_tokens_than_beams(pairs):
-    """With three allowed tokens and eight beams, there are fewer hypotheses than beams. `run` checks the blocks."""
+    """With three allowed tokens and eight beams, there are fewer hypotheses than beams. All blocks are freed."""
     pair = pairs("llama")
     settings = {"num_beams": 8, "num_beam_groups": 4, "diversity_penalty": 1.0, "num_return_sequences": 8}
     settings |= {"allowed_token_ids": [2, 5, 6], "max_new_tokens": 2}

@@ -1,4 +1,7 @@
-"""Beams that leave their lanes have block tables with their texts, and share as many full blocks as their texts do."""
+"""When a beam group leaves its lanes, each beam gets a block table with the slots of its own text.
+
+In lanes, as on a CUDA device, beam i writes to the block table i, whatever its text is. Afterwards, beams with equal
+texts in a full block share this block."""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ LAYERS = [AttentionConfig(num_heads=2, num_kv_heads=2, head_dim=3, scale=1.0, ca
 
 
 def group_of(tables: BlockTables, num_beams: int, length: int, chance: random.Random) -> SequenceGroup:
-    """A group whose beams share their full blocks, and have a new last token, which is not computed."""
+    """A group whose beams share their full blocks, and differ in the last token, which is not computed yet.
+
+    length: number of computed tokens after the prompt.
+    """
     message = one_row(0, "m", PROMPT, max_new_tokens=200, num_beams=num_beams)
     group = SequenceGroup(message, message.rows[0], False, 0.0)
     common = [chance.randrange(10, 99) for _ in range(length)]
@@ -43,7 +49,7 @@ def slot(row: CachedSequence, position: int) -> int:
 
 
 class Device:
-    """Does what a device does with lanes. cache: for each slot, the token and its text before it."""
+    """Simulates what a device does with lanes. cache: slot → all tokens of a text up to this slot."""
 
     def __init__(self, group: SequenceGroup) -> None:
         self.group = group
@@ -54,7 +60,7 @@ class Device:
                 self.cache[slot(row, position)] = tuple(row.tokens[: position + 1])
 
     def step(self, tables: BlockTables, chance: random.Random) -> None:
-        """Compute the last token of each beam in its lane, and choose the next beams."""
+        """Run a step: write the last token of each beam to its lane, and choose random next beams."""
         group = self.group
         assert tables.extend_each(group.sequences) and group.beams is not None
         for row, text in zip(group.sequences, self.texts, strict=True):
@@ -94,7 +100,7 @@ def test_each_beam_has_its_text_again(num_beams: int, length: int, steps: int) -
     held = [block for table in lists for block in table]
     assert all(pool.references(block) == held.count(block) for block in held)
     assert pool.used_blocks == len(set(held))
-    # Beams with the same text in a full block share it, as after forks on the host.
+    # Beams with the same text in a full block share this block, as without lanes.
     full = computed // SIZE
     texts = {text[: (block + 1) * SIZE] for text in device.texts for block in range(full)}
     assert len({block for table in lists for block in table[:full]}) == len(texts) or steps == 0

@@ -72,14 +72,14 @@ def check(pair, variant, prompts, oracle=None, **more):
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("name", ["llama", "marian"])
 def test_equals_transformers(pairs, name, variant):
-    """transformers computes in float64, because its float32 error would be as large as the tolerance."""
+    """The oracle computes in float64, because the error of float32 would be as large as the tolerance."""
     pair = pairs(name)
     check(pair, VARIANTS[variant], PROMPTS, oracle=replace(pair, oracle=copy.deepcopy(pair.oracle).double()))
 
 
 OTHERS = sorted(GENERATING.keys() - {"llama", "marian"})
-# Decoders that are not rare skip the plain variant: `test_long_texts_cross_many_blocks` runs every decoder without
-# other beam settings.
+# Decoders of common families skip the variant without further settings, because `test_long_texts_cross_many_blocks`
+# runs it for every decoder.
 FAMILY_CASES = [
     (name, variant)
     for name, variant in in_turn(OTHERS, ["early", "many ends never", "many ends and processors", "plain"])

@@ -9,7 +9,7 @@ import torch
 import transformers
 
 from server.engine.beams.stop_texts import StopTexts
-from server.ipc.wire.messages import Vocabulary
+from server.ipc.wire.generate_messages import Vocabulary
 from tests.engine.diverse_oracle import diverse_search
 from tests.engine.harness import generate, reference, run
 from tests.engine.test_beam_cases import possible_hypotheses
@@ -52,7 +52,7 @@ class ContainsStopString(transformers.StoppingCriteria):
 
 @pytest.mark.parametrize("name", ["llama", "t5", "bart"])
 def test_equals_transformers(pairs, name):
-    """All cases run in one batch with requests without stop strings, and are streamed."""
+    """All cases equal transformers. They run in one batch with requests without stop strings, and are streamed."""
     pair, engine = pairs(name), pairs(name).engine()
     engine.set_vocabulary(Vocabulary(name, TOKEN_BYTES))
     cases = [(prompt, dict(variant)) for variant in VARIANTS.values() for prompt in PROMPTS]
@@ -86,7 +86,10 @@ def test_equals_transformers(pairs, name):
 
 
 def cut(theirs, stops: list[bytes], drops_space: bool):
-    """Cut the padded texts of the reference after the token that completes a stop string."""
+    """Cut the texts of transformers after the token that completes a stop string, because they are padded.
+
+    theirs: texts and scores. drops_space: whether the first space of a text is dropped.
+    """
     texts = []
     for text in theirs[0]:
         lengths = range(1, len(text) + 1)
@@ -118,9 +121,9 @@ def test_groups_equal_a_slow_reference(pairs, stops):
 
 
 def first_difference() -> int | None:
-    """Index of the first of 2000 random texts for which `StopTexts` differs from a search of the whole text, or None.
+    """Compare `StopTexts` with a search of the whole text, for 2000 random texts and stop strings of 1 to 7 bytes.
 
-    Stop strings have 1 to 7 bytes.
+    Returns the index of the first text with a different result, or None.
     """
     chance = random.Random(5)
     for number in range(2000):
@@ -143,7 +146,7 @@ def test_stop_strings_are_found_like_in_the_whole_text():
 
 @pytest.mark.parametrize("bug", ["a byte short", "the first space kept"])
 def test_a_wrong_search_is_noticed(monkeypatch, bug):
-    """Negative control: the search reads too few bytes, or keeps the leading space that is dropped."""
+    """Negative control: if the search reads too few bytes, or keeps a leading space, the comparison fails."""
     init = StopTexts.__init__
 
     def faulty(self, spelled, stops, drops_space):

@@ -49,7 +49,7 @@ def models(draw):
 
 
 def agreed_after_each_step(case: tuple[GenerationParams, int], model) -> tuple[list[list[int]], list[int]]:
-    """The prefix that may be streamed after each step, and the tokens of the best hypothesis."""
+    """Run a search. Returns the prefix that may be streamed after each step, and the tokens of the best hypothesis."""
     vocab, log_probs, ends = model
     search = make_search(*case, ends)
     assert search is not None
@@ -81,7 +81,7 @@ def test_streamed_tokens_are_never_retracted(case, model):
 
 @pytest.mark.parametrize("bug", ["the best beam alone", "without the best finished one"])
 def test_a_prefix_that_is_too_long_is_noticed(monkeypatch, bug):
-    """Negative control: the prefix ignores beams that can still become the best hypothesis."""
+    """Negative control: if the prefix ignores beams that can still become the best hypothesis, it is retracted."""
 
     def too_long(self) -> list[int]:
         if self.done or not self.running:
@@ -106,7 +106,7 @@ def test_a_prefix_that_is_too_long_is_noticed(monkeypatch, bug):
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "bart"])
 def test_through_the_engine(pairs, name):
-    """In the engine, streamed tokens equal the best hypothesis of random searches, and the beam lag is reported."""
+    """In the engine, streamed tokens equal the best hypothesis, for random searches. The beam lag is reported."""
     pair, chance = pairs(name), random.Random(f"streams of {name}")
     requests = []
     for number in range(40):

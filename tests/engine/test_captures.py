@@ -1,4 +1,4 @@
-"""What is captured as CUDA graphs, within which limits, and what is told about it. Needs no device."""
+"""Which steps are captured as CUDA graphs, the limits of their number and time, and messages. Needs no device."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from server.ipc.wire.descriptions import EngineOptions
 from tests.engine.harness import generate, run
 
 MAX_GRAPHS, MAX_GRAPHS_BY_DEFAULT = 75, 64
-"""A model has at most this many graphs, with any settings and with the default settings of a CUDA device."""
+"""Largest number of graphs of a model: with any settings, and with the default settings of a CUDA device."""
 
 
 class Asked:
-    """Takes the place of `Runner.capture_steps`. limits: limits of the captures. reasons: what it returns."""
+    """Replaces `Runner.capture_steps`. limits: recorded limits of each call. reasons: the value to return."""
 
     def __init__(self, reasons: dict[str, str] | None = None) -> None:
         self.limits: list[tuple[GraphSizes | None, EncoderSizes | None]] = []
@@ -144,7 +144,7 @@ def test_number_time_and_memory_of_the_graphs_are_logged(pairs, caplog: pytest.L
 
 
 class CountingRunner:
-    """A `GraphRunner` that records the sizes of its captures, each of which takes a second."""
+    """A `GraphRunner` that records the sizes of its captures. Each takes a second of simulated time."""
 
     def __init__(self) -> None:
         self.captured: list[int] = []
@@ -158,7 +158,11 @@ class CountingRunner:
 
 @pytest.mark.parametrize(("seconds", "expected"), [(60.0, [4, 1, 2, 3]), (1.5, [4, 1]), (0.0, [4])])
 def test_captures_end_when_their_time_is_over(seconds: float, expected: list[int]) -> None:
-    """The largest graph is captured in any case, so that each step has one. Then steps of few tokens gain most."""
+    """After the time limit, no further graph is captured.
+
+    The largest graph comes first and is always captured, because it can replace all others. Then the smallest come,
+    because steps of few tokens gain most.
+    """
     runner = CountingRunner()
     time = CaptureTime(seconds, lambda: runner.now)
     found = capture_sizes(runner, [1, 2, 3, 4], lambda size: lambda: size, time)
@@ -187,7 +191,10 @@ def test_sizes_waste_little() -> None:
 
 
 def test_the_prefill_of_a_captured_step_costs_what_fills_it_up() -> None:
-    """Steps with 130, 200 or 255 prefill tokens replay the same graph, in the same time."""
+    """The prefill budget knows that all steps that replay the same graph take the same time.
+
+    Steps with 130, 200 and 255 prefill tokens replay the same graph.
+    """
     budget = PrefillBudget(True, step_sizes=(256, 512, 1024))
     for tokens in (130, 200, 255, 300, 500) * 3:
         budget.observe(1, 0, 0.006)

@@ -1,4 +1,4 @@
-"""Recordings in an encoder engine with a CTC head: labels equal transformers, and one item spoils no other."""
+"""Recordings in an engine with a CTC head: labels equal transformers, and an item that fails does not affect others."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from server.engine.process.loading import LoadedCheckpoint
+from server.engine.loading.loaded_checkpoint import LoadedCheckpoint
 from server.ipc.wire.descriptions import ModelSpec
-from server.ipc.wire.messages import Encode, EncodeItem
+from server.ipc.wire.encode_messages import Encode, EncodeItem
 from tests.engine.harness import Pair, engine, run
 from tests.parity.checkpoints import load
 from tests.parity.ctc import write

@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 
 def make_group(chance: random.Random, number: int, beams: int, computed: int, tokens: int) -> SequenceGroup:
-    """A group whose sequences have the same numbers of tokens, and blocks for one more."""
+    """A group whose sequences have the same number of tokens, and KV blocks for one more token."""
     message = one_row(number, "m", [5] * chance.randint(1, 9), [1], max_new_tokens=20, num_beams=beams)
     group = SequenceGroup(message, message.rows[0], True, 0.0)
     group.rope_length = chance.randint(1, 20)
@@ -51,7 +51,7 @@ def make_schedule(chance: random.Random, drafts: bool, chunks: bool) -> Schedule
 
 
 def check(batch: DecoderBatch, rows: list[ScheduledRow], rope: bool) -> None:
-    """Compare a batch with the tokens of its rows, one by one."""
+    """Compare a batch with one that is built from its rows, token by token. rope: whether rotary lengths are needed."""
     token_ids, positions, slots, lengths, outputs = [], [], [], [], []
     for row in rows:
         sequence, start = row.sequence, row.sequence.num_computed_tokens

@@ -75,7 +75,11 @@ class CountedReads(TorchFunctionMode):
 )
 @pytest.mark.parametrize("num_groups", [1, 9])
 def test_one_copy_for_all_groups(monkeypatch: pytest.MonkeyPatch, settings: dict, reads: int, num_groups: int) -> None:
-    """Processed rows without beams need a second copy, because rows that are not finite must not be sampled."""
+    """The number of copies does not depend on the number of groups.
+
+    Rows with processors and without beams need a second copy, because rows with NaN or infinite logits must be found
+    before sampling.
+    """
     if settings.get("num_beams") == 1:
         groups = [single(number, settings) for number in range(num_groups)]
     else:

@@ -1,4 +1,5 @@
-"""The first kernel of a device is launched at the start, compiled kernels are kept and reported, and none is a hang."""
+"""GPU kernels at the start: one is launched to test the device, compilations are stored, reported and not taken for a
+hang."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ import torch
 
 from models.backends import choice, kernel_preparation
 from models.backends.kernel_preparation import KernelPreparation
+from server.engine.loading.load import LoadError
 from server.engine.process import device_kernels, service
 from server.engine.process.device_kernels import KernelBeats, KernelReports
-from server.engine.process.loading import LoadError
 from server.ipc.wire.descriptions import EngineOptions
-from server.ipc.wire.messages import Computing, Configure, PreparingKernels
+from server.ipc.wire.worker_messages import Computing, Configure, PreparingKernels
 
 CPU = torch.device("cpu")
 
@@ -45,7 +46,10 @@ def test_the_directory_of_the_environment_or_of_the_home_is_used(tmp_path: Path,
 
 
 def test_a_directory_that_cannot_be_written_is_replaced_with_a_warning(tmp_path: Path, monkeypatch, caplog) -> None:
-    """A file stands where the directory should be: root, who runs tests, may write to read-only directories."""
+    """If kernels cannot be stored in the directory, another one is used, with a warning.
+
+    A file is in the place of the directory. A read-only directory would not do, because root can write to it.
+    """
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file" / "kernels"))
     monkeypatch.setattr(device_kernels.tempfile, "tempdir", str(tmp_path))
@@ -82,7 +86,7 @@ def test_a_kernel_that_cannot_run_ends_the_start_with_its_reason(monkeypatch, er
 
 
 def test_a_worker_launches_a_kernel_before_it_reads_weights(monkeypatch, tmp_path: Path) -> None:
-    """Otherwise a model of 100 GB would be read first, and its steps would fail one by one."""
+    """If kernels cannot run, the start fails before weights are read. Reading 100 GB would take minutes."""
 
     def fail(*arguments: Any) -> None:
         raise RuntimeError("Failed to find C compiler.")

@@ -1,4 +1,4 @@
-"""CUDA devices without a device: the dtype of `auto`, devices that are too old, and the size of the KV cache."""
+"""Settings for CUDA devices, tested with fake devices: the dtype `auto`, old devices, and the size of the KV cache."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from models.backends import choice
 from models.config import ConfigError
 from models.steps import kv_cache
 from server.engine.device import devices
+from server.engine.loading.load import LoadError
+from server.engine.loading.loaded_checkpoint import LoadedCheckpoint
+from server.engine.loading.model_building import build
+from server.engine.loading.speculation import kv_shares
 from server.engine.process import memory_profile, service
-from server.engine.process.loading import LoadedCheckpoint, LoadError, build
 from server.engine.process.memory_profile import PROFILE_TOKENS, SPARE_SHARE, kv_cache_bytes, room_for_models
-from server.engine.process.speculation import kv_shares
 from server.engine.stepping.engine import Engine
 from server.ipc.wire.descriptions import EngineOptions, ModelSpec
 from tests.engine.accounted_memory import AccountedMemory
@@ -28,7 +30,7 @@ CUDA = torch.device("cuda", 0)
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, tuple[int, int], int], None]:
-    """Function that pretends that there are devices: `cuda(name, capability, count)`."""
+    """A function that makes torch report fake devices: `cuda(name, capability, count)`."""
 
     def pretend(name: str, capability: tuple[int, int], count: int = 1) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -122,13 +124,13 @@ def test_engines_and_descriptions_have_the_sizes_of_their_device(pairs) -> None:
 
 
 def no_capture(engine: Engine) -> None:
-    """Captures no steps."""
+    """Capture no steps, as on a device without CUDA graphs."""
 
 
 class FakeMemory:
-    """A device whose steps take `fixed` bytes, and `growth` bytes for each byte of the cache.
+    """The memory of a fake device. A step needs `fixed` bytes, and `growth` bytes for each byte of the KV cache.
 
-    graphs: bytes that captured graphs keep.
+    free: free memory in bytes. graphs: bytes that captured graphs keep.
     """
 
     total_bytes = 1 << 40
@@ -253,7 +255,7 @@ def test_the_measurement_fills_a_known_number_of_tokens(pairs) -> None:
     kv_cache_bytes(memory, loaded, options, make_engine, memory.capture)
     token_bytes = loaded[0].pool_needs(options)["self"].block_bytes // options.block_size
     small = 3 * PROFILE_TOKENS * token_bytes
-    # A prompt and streams: a first run of each, two measured ones of each, and the captured steps.
+    # Engines for a prompt and for streams: a first run of both, two measured runs of each, and the captured steps.
     assert sizes == [small, small, small, 2 * small, small, 2 * small, small]
 
 
@@ -281,7 +283,7 @@ def _fields(options: EngineOptions) -> dict[str, object]:
 
 @pytest.mark.parametrize("shape", ["moonshine-tiny", "moonshine-streaming-tiny"])
 def test_a_decoder_of_recordings_gets_a_cache(tmp_path, shape) -> None:
-    """Its encoder requests are log-mel frames, which take no memory worth measuring."""
+    """A speech model gets a KV cache of the right size. The memory of its encoder inputs is small and not measured."""
     moonshine.write(tmp_path, shape)
     cpu = torch.device("cpu")
     loaded = LoadedCheckpoint(ModelSpec(shape, str(tmp_path), "float32"), load(tmp_path, cpu), torch.float32, cpu, 0.0)
@@ -297,9 +299,9 @@ def test_a_decoder_of_recordings_gets_a_cache(tmp_path, shape) -> None:
 
 @pytest.mark.parametrize(("name", "total_bytes"), [("gpt2", 3 << 20), ("marian", 4 << 20)])
 def test_steps_and_captured_steps_fit_beside_the_cache(pairs, name: str, total_bytes: int, monkeypatch) -> None:
-    """The same memory that was measured holds the cache that was found, its largest steps and captured steps.
+    """The chosen KV cache, its largest steps and captured steps fit into the memory of the device together.
 
-    Steps of the torch reference copy keys and values, so that they take many times the memory of the cache.
+    Steps of the torch backend copy keys and values, so that they need several times the memory of the cache.
     """
     monkeypatch.setattr(kv_cache, "lazy_zeros", lambda shape, dtype, device: torch.zeros(shape, dtype=dtype))
     one = pairs(name).loaded
@@ -312,7 +314,7 @@ def test_steps_and_captured_steps_fit_beside_the_cache(pairs, name: str, total_b
         return Engine({name: build(one, options, size)[0]}, torch.device("cpu"))
 
     def capture(engine: Engine) -> None:
-        """Captured steps have memory of their own for as long as their engine exists."""
+        """Allocate memory for captured steps, which they keep as long as the engine exists."""
         engine.models[name].generation.runner.captured = torch.zeros(graph_bytes, dtype=torch.uint8)
 
     with choice.using("torch"), AccountedMemory(total_bytes) as memory:
@@ -328,7 +330,7 @@ def test_steps_and_captured_steps_fit_beside_the_cache(pairs, name: str, total_b
 
 
 def test_a_step_that_fails_in_the_measurement_is_not_taken_for_too_little_memory(pairs) -> None:
-    """A kernel that cannot be compiled, for example, is no reason to look for a smaller model."""
+    """If a step fails during the measurement for another reason, the error says so and does not advise less memory."""
     one = pairs("gpt2").loaded
 
     def make_engine(size: int) -> Engine:

@@ -1,4 +1,4 @@
-"""Drafts of prediction heads and EAGLE-3 heads in the engine: texts, caches, memory and faults."""
+"""Drafts of prediction heads and EAGLE-3 heads in the engine: texts, caches, memory and errors."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import torch
 
 from server.engine.cache.block_manager import BlockManager
 from server.engine.drafting.head_drafter import HeadDrafter
-from server.engine.process.loading import LoadedCheckpoint, LoadError, build, load
+from server.engine.loading.load import LoadError, load
+from server.engine.loading.loaded_checkpoint import LoadedCheckpoint
+from server.engine.loading.model_building import build
+from server.engine.loading.packed_cache import packed_key
+from server.engine.loading.speculation import find_drafts, make_drafter
 from server.engine.process.measuring import MeasuringMemory
-from server.engine.process.packed_cache import packed_key
-from server.engine.process.speculation import find_drafts, make_drafter
 from server.engine.stepping.engine import Engine
 from server.ipc.wire.descriptions import EngineOptions, ModelSpec, Speculation
-from server.ipc.wire.messages import Vocabulary
+from server.ipc.wire.generate_messages import Vocabulary
 from tests.engine.harness import PRINTABLE, generate, run
 from tests.engine.speculative import counts
 from tests.models.draft_heads import (
@@ -34,7 +36,7 @@ KINDS = ("glm4_moe", "deepseek_v3", "qwen3_5", "eagle3")
 
 
 class Drafted:
-    """A model with a draft head, and the reference of the head."""
+    """A model with a draft head, and the reference implementation of the head."""
 
     def __init__(self, name: str, loaded: LoadedCheckpoint, reference: HeadReference) -> None:
         self.name, self.loaded, self.reference = name, loaded, reference
@@ -74,7 +76,7 @@ def spec_of(name: str, directory: Path, way: Speculation, **more) -> ModelSpec:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory, device):
-    """Function that returns the model with a kind of head, made once."""
+    """A function that returns the model with a kind of head. Each model is made once."""
     made: dict[str, Drafted] = {}
 
     def get(kind: str) -> Drafted:
@@ -97,7 +99,7 @@ def models(tmp_path_factory, device):
 
 @pytest.fixture(autouse=True)
 def longest_drafts(monkeypatch):
-    """Draft as many tokens as are allowed, so that measured times change nothing."""
+    """Fixture: always draft as many tokens as are allowed, so that measured times have no influence."""
     from server.engine.drafting import head_drafter
     from server.engine.drafting.head_texts import HeadText
 
@@ -122,7 +124,7 @@ def test_texts_equal_those_without_drafts(models, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_drafts_are_those_of_the_reference(models, kind, monkeypatch):
-    """Also after a chunked prompt, wrong drafts, and a beginning that the prefix cache has."""
+    """Drafts equal the reference, also after a chunked prompt, after wrong drafts, and after a cached prefix."""
     model, seen = models(kind), []
     one = model.engine(max_batch_tokens=24)
     drafter = drafter_of(one)
@@ -169,7 +171,7 @@ def test_settings_apply_to_every_draft_token(models, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_preempted_groups_draft_on(models, kind):
-    """A small cache preempts groups, whose texts the head then reads again."""
+    """Drafting continues for groups that were preempted. The head computes their texts again."""
     model = models(kind)
     requests = [generate(model, i, PROMPTS[3], max_new_tokens=40, end_token_ids=[]) for i in range(4)]
     plain = run(model.plain(), requests)
@@ -182,7 +184,7 @@ def test_preempted_groups_draft_on(models, kind):
 
 
 def test_more_rows_than_drafts_allow(models, monkeypatch):
-    """A step with too many rows has no drafts, and later steps of the same texts have some again."""
+    """A step with too many rows has no drafts. When there are fewer rows, the same sequences get drafts again."""
     from server.engine.drafting import drafts
 
     monkeypatch.setattr(drafts, "MAX_DRAFTING_ROWS", 2)
@@ -195,7 +197,7 @@ def test_more_rows_than_drafts_allow(models, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["glm4_moe", "eagle3"])
 def test_memory_of_the_head_is_counted(models, kind):
-    """The cache of the head has the blocks of the model, and its bytes are part of the memory of the model."""
+    """The KV cache of the head has as many blocks as that of the model. Its bytes count as memory of the model."""
     model, options = models(kind), EngineOptions(block_size=4, kv_cache_bytes=1 << 20)
     one = model.engine(kv_cache_bytes=1 << 20)
     generation, cache = one.models[kind].generation, drafter_of(one).cache
@@ -267,7 +269,7 @@ def test_beams_and_grammars_get_no_drafts(models):
 
 
 def test_the_head_ends_with_its_groups(models):
-    """Ended, aborted and timed out groups leave nothing, and the caches can be given back."""
+    """Finished and aborted groups leave no state in the head, and the memory of the caches can be given back."""
     model = models("glm4_moe")
     one = model.engine()
     one.add(generate(model, 0, PROMPTS[3], max_new_tokens=40, end_token_ids=[]))
@@ -341,12 +343,15 @@ def test_the_reference_finds_wrong_states(models, bug, monkeypatch):
 
 
 def test_unfilled_blocks_are_not_read(models, monkeypatch):
-    """A text that begins with blocks of a request without drafts starts after them, and still drafts."""
+    """The head does not read cached blocks that it has not filled, because their request had no drafts.
+
+    A later request with this prefix starts after these blocks, and still gets drafts.
+    """
     model, starts = models("glm4_moe"), []
     one = model.engine()
     drafter = drafter_of(one)
     prompt = PROMPTS[4]
-    # Prompt log-probabilities do not matter here; this group gets no drafts, so that the head does not read it.
+    # This group gets no drafts, so the head does not fill its blocks.
     one.add(generate(model, 0, prompt, max_new_tokens=4))
     one.models[model.name].generation.scheduler.waiting.next().accepts_drafts = False
     while one.has_work:

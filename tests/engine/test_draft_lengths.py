@@ -1,4 +1,4 @@
-"""Lengths of drafts of a head, by measured acceptance and times."""
+"""The lengths of a head's drafts are chosen from measured acceptance and times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from server.engine.sequences.sequence import CachedSequence
 
 
 def costs(step: float = 1.0, slope: float = 0.05, per_pass: float = 0.1, **more) -> HeadCosts:
-    """Measured costs: a step of n tokens takes `step + slope * n`, and a pass `per_pass`."""
+    """Measured costs in seconds: a step of n tokens takes `step + slope * n`, and a pass of the head `per_pass`."""
     steps = StepCosts()
     for tokens in range(1, 65):
         for _ in range(3):
@@ -25,7 +25,7 @@ def costs(step: float = 1.0, slope: float = 0.05, per_pass: float = 0.1, **more)
 
 
 def best_of(probabilities, rows, found: HeadCosts, per_pass: float) -> list[int]:
-    """Best common length by trying all: the independent form of the choice for sequences of equal probability."""
+    """The draft length with the best rate, found by trying all. All sequences must have equal probabilities."""
     rates = []
     for length in range(len(probabilities[0]) + 1):
         expected = rows + sum(sum(row[:length]) for row in probabilities)
@@ -55,7 +55,7 @@ def test_a_step_has_at_most_64_tokens():
 
 
 def test_tokens_that_are_computed_again_cost_time():
-    """A model with mixers computes accepted tokens again after a wrong one, so that long drafts pay less."""
+    """A model with recurrent mixers computes accepted tokens again after a wrong one, so shorter drafts are best."""
     probabilities = [[0.8, 0.5, 0.3, 0.2, 0.1, 0.05]]
     plain = head_draft_lengths(probabilities, 1, costs(slope=0.15, per_pass=0.02))
     again = head_draft_lengths(probabilities, 1, costs(slope=0.15, per_pass=0.02, repeats=True))
@@ -106,7 +106,7 @@ def test_states_of_wrong_drafts_are_dropped():
     text.add(7, states(107, 2))  # the draft was wrong from its first token on
     assert text.end == 9 and torch.cat(text.take(8)).flatten().tolist() == [4, 5, 6, 107]
     assert text.written == 8
-    text.add(6, states(206, 3))  # accepted tokens that are computed again, of which two were read already
+    text.add(6, states(206, 3))  # three accepted tokens that are computed again; two of them were read before
     assert text.end == 9 and torch.cat(text.take(9)).flatten().tolist() == [208]
 
 

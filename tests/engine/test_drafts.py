@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from server.engine.drafting.drafts import NgramDrafter
-from server.engine.process.loading import LoadError
-from server.engine.process.speculation import check_draft, find_drafts, make_drafter
+from server.engine.loading.load import LoadError
+from server.engine.loading.speculation import check_draft, find_drafts, make_drafter
 from server.engine.sequences.sequence import SequenceGroup
 from server.ipc.wire.descriptions import EngineOptions, ModelSpec, Speculation
 from tests.engine.speculative import FreeSteps, every_prediction, speculating
@@ -36,7 +36,10 @@ def row(prompt: list[int], max_new_tokens: int = 20, source: list[int] | None = 
     ],
 )
 def test_the_draft_continues_the_last_occurrence_of_an_ngram(text, draft):
-    """Longer n-grams have priority. An index that is built token by token gives the same drafts."""
+    """The draft is the continuation of the last occurrence of the text's last n-gram. Longer n-grams have priority.
+
+    An index that is built token by token gives the same drafts.
+    """
     request = row(text)
     NgramDrafter(4, FreeSteps()).propose([request], 1)
     assert request.sequences[0].draft == draft

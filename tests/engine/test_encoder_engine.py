@@ -17,7 +17,7 @@ from server.engine.scheduling.encoder_budget import ALLOWED_TOKEN_SECONDS
 from server.engine.scheduling.scheduler import Scheduler
 from server.engine.scheduling.token_costs import TRIALS, TokenCosts
 from server.engine.stepping.fairness import DeficitRoundRobin
-from server.ipc.wire.messages import Encode, EncodeItem
+from server.ipc.wire.encode_messages import Encode, EncodeItem
 from server.ipc.wire.time_limits import NO_PROGRESS_SECONDS
 from tests.engine.harness import engine, generate, run
 from tests.parity.checkpoints import random_ids
@@ -187,7 +187,7 @@ def test_invalid_requests_are_refused(pairs):
 
 @pytest.mark.parametrize("kind", [2, 10**9])
 def test_a_text_with_a_token_type_that_the_model_lacks_fails_alone(pairs, kind):
-    """The post-processor of a checkpoint states the types of its tokens."""
+    """A text with an unknown token type id fails alone. The ids come from the post-processor of a checkpoint."""
     wrong = Encode(0, "bert", "embed", [EncodeItem([5, 6], [0, kind])])
     results = run(pairs("bert").engine(), [encode(1, [[5]]), wrong, encode(2, [[6]])])
     assert results.failed.keys() == {0} and "2 types" in results.failed[0].message
@@ -210,7 +210,7 @@ def test_a_text_with_non_finite_values_fails_alone(pairs, monkeypatch):
 
 
 def test_encoder_steps_are_short_while_a_decoder_runs(pairs, monkeypatch):
-    # The quantum is short, so that the encoder runs long before the other request ends.
+    # With this short quantum of compute time, the encoder runs long before the other request ends.
     monkeypatch.setattr(engine_module, "DeficitRoundRobin", partial(DeficitRoundRobin, quantum_seconds=0.001))
     both = [pairs("bert"), pairs("gpt2")]
     one = engine(both, block_size=4, kv_cache_bytes=1 << 22, max_batch_tokens=160, max_encode_tokens=160)
@@ -227,7 +227,10 @@ def test_encoder_steps_are_short_while_a_decoder_runs(pairs, monkeypatch):
 
 
 def test_a_long_step_is_reported_before_it_and_then_cut(pairs, monkeypatch):
-    """A slow processor: every token takes a tenth of a second, so 100 tokens are the most of a step of 10 s."""
+    """The worker announces a step that will take long, and makes later steps shorter.
+
+    Every token takes 0.1 s of simulated time, so a step of 10 s has at most 100 tokens.
+    """
     clock = [0.0]
     monkeypatch.setattr(encoder_module.time, "monotonic", lambda: clock[0])
     one = pairs("bert").engine(max_encode_tokens=400)

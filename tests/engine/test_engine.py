@@ -10,7 +10,7 @@ import torch
 
 from models.backends.choice import backend
 from server.engine.stepping import engine as engine_module
-from server.ipc.wire.messages import Generate, GenerateRow
+from server.ipc.wire.generate_messages import Generate, GenerateRow
 from server.ipc.wire.params import GenerationParams
 from tests.engine.harness import as_transformers_settings, engine, generate, reference, run
 from tests.engine.tiny_checkpoints import GENERATING
@@ -128,7 +128,7 @@ def test_prompt_logprobs_that_are_not_finite_fail_their_request_alone(pairs, mon
     requests = [generate(pair, i, PROMPTS[2], prompt_logprobs=i == 1) for i in range(3)]
 
     def broken_prompt_logits(hidden, request):
-        """Return NaN for the logits of the prompt, which are the only ones with this number of rows."""
+        """Return NaN for the logits of the prompt. They are recognised by their number of rows."""
         logits, top_k = honest(hidden, request)
         if len(hidden) == len(PROMPTS[2]) - 1:
             logits = logits * torch.nan
@@ -192,7 +192,10 @@ def test_a_deadline_while_waiting_fails_and_while_running_finishes(pairs, monkey
 
 
 def test_deadlines_that_pass_together_end_in_several_steps(pairs, monkeypatch):
-    """All requests of sixteen large calls in one message stood the event loop of the HTTP process for 0.15 s."""
+    """If the deadlines of many requests pass together, each step ends only some of them.
+
+    A message with all requests of sixteen large calls blocked the event loop of the HTTP process for 0.15 s.
+    """
     monkeypatch.setattr(engine_module, "MAX_EXPIRED", 4)
     now = 100.0
     monkeypatch.setattr(engine_module, "time", SimpleNamespace(monotonic=lambda: now))
@@ -362,7 +365,7 @@ def test_stats_are_reset_after_each_report(pairs):
 
 
 def test_a_prompt_that_lacks_its_last_token_counts_as_a_decoding_row(pairs, monkeypatch):
-    """A prompt whose other tokens are cached takes the time of a decode step, not that of a step with prefill."""
+    """If only the last token of a prompt is not cached, its step is measured as a decode step, not as prefill."""
     pair = pairs("gpt2")
     one, prompt = pair.engine(), [7] * 9
     observed = []

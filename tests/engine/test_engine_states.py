@@ -14,7 +14,8 @@ from server.engine.cache.state_tables import StateBlockTables
 from server.engine.choosing import selection
 from server.engine.scheduling.scheduler import Scheduler
 from server.engine.stepping import steps_ahead
-from tests.engine.engine_states import AHEAD_KINDS, KINDS, explore
+from tests.engine.engine_states import explore
+from tests.engine.fake_engine import AHEAD_KINDS, KINDS
 from tests.engine.speculative import accepting_all_drafts
 
 

@@ -1,4 +1,4 @@
-"""How a worker tells that a model runs eagerly: one line in the log, and a field of its description."""
+"""If a model runs eagerly, the worker says so in one line of the log and in the model's description."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from models.backends import choice
 from server.engine.process.service import start
 from server.ipc.wire.descriptions import EngineOptions, ModelSpec
-from server.ipc.wire.messages import Configure
+from server.ipc.wire.worker_messages import Configure
 from tests.engine.tiny_checkpoints import GENERATING
 
 

@@ -1,6 +1,6 @@
-"""Rows whose sampling fields stand at their bounds share steps with others: none of them stops the engine.
+"""Sampling fields at the limits of their ranges do not stop the engine, in steps with ordinary requests.
 
-Rows of a base model and of adapters, with drafts, are mixed. The bounds are those of the request schema.
+Requests for a base model and for adapters, with drafts, are mixed. The limits are those of the request schema.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from server.ipc.wire.messages import Generate
+from server.ipc.wire.generate_messages import Generate
 from tests.engine.harness import generate, run
 from tests.engine.speculative import every_prediction, speculating  # noqa: F401 (a fixture)
 from tests.engine.test_adapters import BASE, NAMES, PROMPTS, Family
@@ -59,7 +59,7 @@ def family(tmp_path_factory, device):
 
 
 def settings(chosen: random.Random) -> dict:
-    """Settings with up to five fields at a bound."""
+    """Random settings with up to five fields at a limit of their range."""
     found = {name: chosen.choice(PENALTIES[name]) for name in chosen.sample(list(PENALTIES), chosen.randint(1, 5))}
     kind = chosen.choice(["greedy", "sampled", "beams"])
     if kind == "sampled":
@@ -75,7 +75,7 @@ def settings(chosen: random.Random) -> dict:
 
 
 def plain(family: Family) -> list[Generate]:
-    """Requests without such settings, one for the base and each adapter."""
+    """Requests with ordinary settings, one for the base model and one for each adapter."""
     return [generate(family.pairs[name], i, PROMPTS[i] * 3, max_new_tokens=16) for i, name in enumerate(NAMES)]
 
 

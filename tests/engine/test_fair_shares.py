@@ -1,4 +1,6 @@
-"""Fair by key, then call, then row: a short request beside the dearest one starts at once. Steps are counted."""
+"""Rows are shared fairly by API key, then by call, then by row.
+
+A short request starts at once, even beside the most expensive one. The tests count steps."""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import pytest
 from server.engine.scheduling.fair_rows import FairRows
 from server.engine.scheduling.round_robin import RoundRobinQueue, RunningRows
 from server.engine.sequences.sequence import SequenceGroup, SequenceStatus
-from server.ipc.wire.messages import Generate, GenerateRow
+from server.ipc.wire.generate_messages import Generate, GenerateRow
 from server.ipc.wire.params import GenerationParams
 from tests.engine.simulation import Simulation, turn
 
@@ -25,7 +27,10 @@ def simulated(**sizes: int) -> Simulation:
 def call(
     simulation: Simulation, call_id: int, rows: int, prompt: int = 3, new: int = 1000, key: str = "", beams: int = 1
 ) -> list[SequenceGroup]:
-    """Queue the rows of one call. All its prompts are equal."""
+    """Queue the rows of one call with equal prompts.
+
+    prompt: number of prompt tokens. new: largest number of new tokens. key: API key. beams: number of beams.
+    """
     first = len(simulation.requests) + 1
     made = [GenerateRow(row_id, new) for row_id in range(first, first + rows)]
     message = Generate(
@@ -40,7 +45,7 @@ def call(
 
 
 def step(simulation: Simulation) -> None:
-    """One step; groups with all their tokens end."""
+    """Run one step, and end the groups that have all their tokens."""
     turn(simulation)
     for group in list(simulation.scheduler.running):
         if group.num_generated >= group.max_new_tokens:
@@ -48,7 +53,7 @@ def step(simulation: Simulation) -> None:
 
 
 def steps_until(simulation: Simulation, groups: list[SequenceGroup]) -> int:
-    """Steps until every group has a token."""
+    """Run steps until every group has a token. Returns the number of steps."""
     count = 0
     while not all(group.num_generated for group in groups):
         step(simulation)
@@ -74,7 +79,10 @@ def test_a_short_call_starts_in_the_next_step_beside_a_call_with_a_thousand_rows
 
 
 def test_a_short_request_starts_at_once_beside_more_streams_than_rows() -> None:
-    """All calls have one row, so none has more than its share. The stream that gives way comes back soon."""
+    """A short request starts at once although streams of one row each occupy all rows.
+
+    No call has more than its share then. The stream that is preempted continues soon afterwards.
+    """
     simulation = simulated()
     streams = [call(simulation, 1 + number, 4)[0] for number in range(30)]
     for _ in range(5):
@@ -101,7 +109,10 @@ def test_short_requests_take_an_eighth_of_the_rows_at_most() -> None:
 
 
 def test_rows_of_one_prompt_wait_for_it_but_other_calls_do_not() -> None:
-    """With a prefix cache, the rows of a call wait until its prompt is computed by the first of them."""
+    """With a prefix cache, the other rows of a call wait until the first one has computed the prompt.
+
+    Rows of other calls do not wait.
+    """
     simulation = simulated(prefix=1, max_batch_tokens=16)
     call(simulation, 1, 4, prompt=100)
     step(simulation)
@@ -175,7 +186,7 @@ def test_a_short_call_gets_blocks_when_a_dear_call_has_all() -> None:
 
 
 def test_no_two_groups_take_rows_from_each_other() -> None:
-    """Every preemption makes the shares more equal, so there are at most as many preemptions as rows."""
+    """Preemptions for fairness come to an end, because each of them makes the shares more equal."""
     rng = random.Random(5)
     for _ in range(20):
         simulation = simulated()
@@ -214,7 +225,10 @@ def test_turns_go_by_key_then_call_then_item() -> None:
 
 
 def giver_beside_a_prompt(max_batch_tokens: int) -> tuple[Simulation, SequenceGroup]:
-    """A stream that decodes, beside a running prompt of 48 tokens, of which a step computes at most 4."""
+    """A simulation with a stream that decodes, and a running prompt of 48 tokens, at most 4 of them in a step.
+
+    Returns the simulation, and the group of the stream.
+    """
     simulation = simulated(prefix=1, max_batch_rows=2 * ROWS, max_batch_tokens=max_batch_tokens, blocks=30)
     giver = call(simulation, 1, 1, prompt=40)[0]
     while not giver.num_generated:
@@ -226,7 +240,7 @@ def giver_beside_a_prompt(max_batch_tokens: int) -> tuple[Simulation, SequenceGr
 
 
 def test_no_room_is_made_for_a_group_that_could_not_start() -> None:
-    """The running prompt takes all of each step, and the waiting one is longer than its rest."""
+    """A stream is not preempted for a prompt that cannot start because a running prompt takes the rest of each step."""
     simulation, giver = giver_beside_a_prompt(max_batch_tokens=40)
     longer = call(simulation, 3, 1, prompt=60, new=1)[0]
     step(simulation)
@@ -236,7 +250,7 @@ def test_no_room_is_made_for_a_group_that_could_not_start() -> None:
 
 
 def test_a_group_that_made_room_starts_again_only_after_the_other_one() -> None:
-    """The step was expected to have tokens left for the other group."""
+    """A stream that was preempted for a waiting prompt continues only after this prompt has started."""
     simulation, giver = giver_beside_a_prompt(max_batch_tokens=64)
     longer = call(simulation, 3, 1, prompt=60, new=1)[0]
     step(simulation)
@@ -261,5 +275,8 @@ def test_a_group_that_made_room_for_an_aborted_one_starts_again() -> None:
 
 @pytest.mark.parametrize("number", [2159, 3907])
 def test_groups_do_not_take_the_same_room_in_turns(number: int) -> None:
-    """Interleavings of `make chaos` in which two groups made room in each step, and took it back, without end."""
+    """Two groups do not preempt each other alternately without end.
+
+    The numbers are seeds of `make chaos` with which they once did.
+    """
     Simulation(random.Random(f"chaos{number}"), cross=False, prefix=True, drafts=True).run_random_events(150)

@@ -1,4 +1,4 @@
-"""Fairness: busy models get equal compute time, whatever the duration of their steps."""
+"""Several busy models of an engine get equal compute time, however long their steps are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fork changes as little as possible: sequences stay, and only children beyond the first change tokens and blocks."""
+"""A fork of beams changes as little as possible: the first child of a beam keeps its sequence, tokens and blocks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROMPT = [1, 2]
 
 
 def group_of(tables: BlockTables, texts: list[list[int]]) -> SequenceGroup:
-    """A group whose beams have texts of their own, all computed, with blocks of their own."""
+    """A group whose beams have different texts, which are all computed, and share no blocks."""
     message = one_row(0, "m", PROMPT, max_new_tokens=20, num_beams=BEAMS)
     group = SequenceGroup(message, message.rows[0], False, 0.0)
     pool = tables.self_pool

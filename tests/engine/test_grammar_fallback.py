@@ -1,4 +1,4 @@
-"""An answer goes on with the fallback of its section where the grammar fails, and fails only without one."""
+"""If a grammar becomes too complex, the answer continues with the fallback of its section. Without one, it fails."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from llguidance import LLParserLimits
 
 from server.engine.grammars import grammar_masks
-from server.ipc.wire.messages import Vocabulary
+from server.ipc.wire.generate_messages import Vocabulary
 from server.ipc.wire.sections import AnswerSection, Marker
 from tests.engine.grammars import END, TOKENS, choice_grammar, random_engine, random_request, regex_grammar
 from tests.engine.harness import run
@@ -45,7 +45,7 @@ def test_a_grammar_that_grows_too_complex_is_replaced(settings: dict) -> None:
 @pytest.mark.usefixtures("few_states")
 @pytest.mark.parametrize("marker", ["<c>", "<c"])
 def test_the_text_of_a_later_section_is_read_again(marker: str) -> None:
-    """Also if a token spells the end of the marker and the beginning of the section."""
+    """The fallback reads the section's text from its start, even if the same token contains the end of the marker."""
     rest = ">" if marker == "<c" else ""
     complex_one, loose = regex_grammar(f"{rest}(a|b)*a(a|b){{20}}!"), regex_grammar(f"{rest}[ab]+[!?]")
     sections = [AnswerSection([Marker(1, marker)]), AnswerSection(grammar=complex_one, fallback=loose)]

@@ -1,4 +1,4 @@
-"""Only the sequence whose grammar is not compiled, or whose mask is late, waits. All tokens stay the same."""
+"""Only sequences wait whose grammar is not compiled yet or whose mask is late. No tokens change."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OTHERS = [
 
 
 class Gate:
-    """Blocks the work on the grammar `SLOW` until it is opened."""
+    """Blocks work on the grammar `SLOW` until the test opens the gate."""
 
     def __init__(self) -> None:
         self.opened = threading.Event()
@@ -45,7 +45,7 @@ class Gate:
 
 @pytest.fixture(params=["compile", "mask"])
 def gate(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    """Compiling `SLOW`, or each of its masks, waits for the gate."""
+    """A gate for compiling `SLOW`, or for computing its masks."""
     made = Gate()
     compile_grammar, make = GrammarMasks._compile, GrammarMasks._make
 
@@ -120,7 +120,7 @@ def test_a_grammar_that_never_ends_fails_its_request(gate: Gate, monkeypatch: py
 
 
 def test_a_held_request_that_is_preempted_gives_the_same_text(gate: Gate) -> None:
-    """A preempted request that waits for its grammar is computed again and ends with the text that it gives alone."""
+    """A request that waits for its grammar and is preempted gives the same text as alone."""
     engine, results = random_engine(blocks=12), Results()
     others = [random_request(10 + i, "", max_new_tokens=24, suppress_token_ids=[END]) for i in range(2)]
     slow = random_request(0, SLOW, max_new_tokens=30)
@@ -148,7 +148,7 @@ def test_requests_with_the_prompt_of_a_held_one_do_not_wait(gate: Gate) -> None:
 
 
 def test_a_step_that_ignores_late_masks_is_noticed(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control: without waiting for its masks, the request gets no right answer."""
+    """Negative control: if the engine does not wait for masks, the answer of the request is wrong."""
     monkeypatch.setattr(GrammarWaits, "late", lambda self, groups, seconds: [])
     engine, results = random_engine(), Results()
     for request in [random_request(0, SLOW), *OTHERS]:

@@ -22,7 +22,7 @@ from server.engine.choosing import logits_processors
 from server.engine.grammars import grammar_masks
 from server.engine.grammars.grammar_masks import CACHED_GRAMMARS, GrammarMasks
 from server.engine.sequences.grammar_state import GrammarState
-from server.ipc.wire.messages import Vocabulary
+from server.ipc.wire.generate_messages import Vocabulary
 from server.ipc.wire.sections import AnswerSection
 from tests.engine.grammars import (
     CHOICES,
@@ -55,7 +55,7 @@ def is_valid(text: str, schema: dict) -> bool:
 
 
 def ended(results, sequence_id: int) -> list[str]:
-    """Texts of a request. Asserts that each text ended because its grammar was complete."""
+    """The texts of a request. Asserts that each ended because its grammar was complete."""
     assert sequence_id not in results.failed, results.failed[sequence_id]
     hypotheses = results.finished[sequence_id].hypotheses
     assert all(hypothesis.finish_reason == "stop" and hypothesis.stop_token_id == END for hypothesis in hypotheses), (
@@ -149,7 +149,7 @@ def test_the_mask_allows_exactly_the_valid_tokens():
 
 @pytest.mark.parametrize("vocab_size", [5, 31, 32, 33, 70])
 def test_the_vocabulary_may_be_longer_or_shorter_than_the_logits(vocab_size):
-    """Two tokens may have the same bytes: both are allowed if they have a logit."""
+    """Masks are right if there are more, or fewer, tokens than logits. Tokens with equal bytes are both allowed."""
     tokens = [b"", b"a", b"b", b"a", b"", *[b"c"] * 40, b"a"]
     one = GrammarState([AnswerSection(grammar=choice_grammar(["a", "ab"]))], 0)
     formats = GrammarMasks(tokens, vocab_size)
@@ -172,7 +172,7 @@ class TriedTokens(LogitsProcessor):
     ) -> None:
         self.spelled = [token.decode() for token in vocabulary]
         self.choices, self.start, self.ends = choices, start, ends
-        # Renormalized here: transformers would compute NaN for a beam without allowed tokens.
+        # Renormalization happens here, because transformers would compute NaN for a beam without allowed tokens.
         self.again = settings.pop("renormalize_logits", False)
         self.min_new_tokens = settings.pop("min_new_tokens", 0)
         self.forced_at = (

@@ -1,7 +1,7 @@
 """Rotary embeddings that depend on the text length: generated texts equal transformers.
 
-Texts are shorter, equal to or longer than the original length, or cross it while they grow. Chunks and preemption
-change nothing.
+Texts are shorter or longer than the original context length, equal to it, or cross it while they grow. Chunks and
+preemption do not change the results.
 """
 
 from __future__ import annotations
@@ -53,10 +53,7 @@ def test_preempted_texts_equal_transformers(pairs, name):
 
 @pytest.mark.parametrize("name", GROWING)
 def test_a_wrong_length_is_noticed(pairs, name, monkeypatch):
-    """Negative control: the rotary embedding of a prompt chunk uses the length up to its end, not the whole length.
-
-    The texts then differ from transformers.
-    """
+    """Negative control: if the rotary embedding of a chunk uses the chunk's end as text length, results differ."""
     pair = pairs(name)
     model = pair.loaded.model.transformer
     decode = type(model).decode
@@ -72,7 +69,10 @@ def test_a_wrong_length_is_noticed(pairs, name, monkeypatch):
 
 
 def test_phi_3_without_its_restart_is_noticed(pairs, monkeypatch):
-    """Negative control: without the restart, keys computed with the short factors stay in the cache."""
+    """Negative control: if Phi-3 does not compute a text again at the original length, results differ.
+
+    The cache then contains keys that were computed with the short factors.
+    """
     pair = pairs("phi3-long")
     monkeypatch.setattr(Scheduler, "restart", lambda self, request: None)
     answers, theirs = found(pair, pair.engine()), expected(pair)
@@ -86,7 +86,10 @@ def test_the_context_is_the_extended_length(pairs):
 
 @pytest.mark.parametrize("name", GROWING)
 def test_the_next_turn_finds_the_keys_of_its_own_side_of_the_original_length(pairs, name):
-    """Prompts of a conversation that crosses the original length. The answers equal those without a prefix cache."""
+    """The prefix cache gives right answers in a conversation that crosses the original context length.
+
+    Keys before and after this length differ, so that some cached keys cannot be used.
+    """
     pair, text = pairs(name), random_ids(97, [70], seed=8)[0]
     lengths = [9, 18, ORIGINAL, ORIGINAL + 5, ORIGINAL + 15, ORIGINAL + 15]
     messages = [
@@ -98,7 +101,7 @@ def test_the_next_turn_finds_the_keys_of_its_own_side_of_the_original_length(pai
         results = run(engine, [message])
         cached.append(results.finished[number].cached_tokens)
         assert results.texts(number) == run(pair.engine(prefix_cache=False), [message]).texts(number)
-    # The third answer crosses the length, after which Phi-3 computes the whole text again.
+    # The third answer crosses the original length. Phi-3 then computes the whole text again.
     crossed = ORIGINAL if name == "phi3-long" else 0
     shared = 0 if name == "llama-dynamic" else ORIGINAL + 4
     assert cached == [0, 8, 16, crossed, shared, ORIGINAL + 12]

@@ -1,4 +1,4 @@
-"""Memory and processor settings of the worker, tested in separate processes."""
+"""Memory and processor settings that the worker makes for its process, tested in separate processes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ def test_large_allocations_are_mapped_or_reused(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(("before", "after"), [("0", "300"), ("-900", "-600"), ("900", "1000")])
 def test_the_kernel_kills_a_worker_before_the_server(tmp_path: Path, before: str, after: str) -> None:
-    """The kernel allows any process to raise its value. Other systems have no such file."""
+    """The worker raises its `oom_score_adj`, so that the kernel kills it rather than the server.
+
+    Every process may raise its own value. Without this file, as on other systems, nothing happens.
+    """
     file = tmp_path / "oom_score_adj"
     file.write_text(before)
     end_before_the_server(file)

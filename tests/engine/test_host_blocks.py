@@ -1,6 +1,6 @@
 """Engines with host memory for their prefix cache: exact copies, the same answers, checksums, refusals.
 
-Without a device, device memory and host memory are both tensors of the CPU.
+The tests need no device: tensors of the CPU represent both device memory and host memory.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from models.steps.kv_cache import KVCache
 from server.engine.cache.host_pool import CopyFailed
 from server.engine.device import host_blocks
 from server.engine.device.host_blocks import HostBlocks
+from server.engine.loading.host_memory import warn_without_host_pool
+from server.engine.loading.load import LoadError
+from server.engine.loading.model_building import build
 from server.engine.process import service
-from server.engine.process.host_memory import warn_without_host_pool
-from server.engine.process.loading import LoadError, build
 from server.ipc.wire.descriptions import EngineOptions, ModelSpec
-from server.ipc.wire.messages import Configure, Stats
 from server.ipc.wire.stats_sum import with_others, without_increments
+from server.ipc.wire.step_messages import Stats
+from server.ipc.wire.worker_messages import Configure
 from tests.engine.harness import generate, run
 from tests.engine.speculative import speculating
 from tests.parity.checkpoints import random_ids
@@ -30,7 +32,7 @@ PROMPTS = random_ids(97, [41, 38, 45, 52], seed=7)
 
 
 def small(pair, **more) -> dict[str, object]:
-    """Options of an engine whose KV cache has room for one or two of the texts, and host memory for all."""
+    """Options of an engine whose KV cache has room for one or two of the texts. Host memory has room for all."""
     need = pair.loaded.pool_needs(EngineOptions(block_size=4, **more))["self"]
     return {"kv_cache_bytes": 32 * need.block_bytes, "kv_spill_bytes": 1 << 20, **more}
 
@@ -52,7 +54,10 @@ def bits(cache: KVCache, block: int) -> list[list[int]]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
 @pytest.mark.parametrize("staging", [1, host_blocks.STAGING_BYTES])
 def test_blocks_come_back_bit_by_bit(pairs, monkeypatch, dtype, staging):
-    """Any bits, NaN included. Sizes of 5 tokens are not whole words in every tensor."""
+    """Blocks that are copied to host memory and back have the same bits.
+
+    The values are random bits, so they include NaN. A block of 5 tokens is not always a whole number of 8-byte words.
+    """
     monkeypatch.setattr(host_blocks, "STAGING_BYTES", staging)
     cache = cache_of(pairs, "llama", dtype)
     before = {block: bits(cache, block) for block in range(12)}
@@ -97,7 +102,7 @@ def test_an_out_of_memory_error_of_the_device_is_no_error_of_a_step(pairs, monke
 
 
 def requests(pair):
-    """Each text twice, in turn: greedy, sampled and with beams, and one with another salt."""
+    """Requests for each text: greedy, sampled and with beams, all of these twice, and once with another salt."""
     kinds = [{}, {"do_sample": True, "temperature": 0.8, "seed": 5}, {"num_beams": 2}]
     made = [
         generate(pair, 100 * turn + 10 * kind + place, prompt, max_new_tokens=10, **settings)
@@ -111,7 +116,10 @@ def requests(pair):
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 @pytest.mark.parametrize("more", [{}, {"kv_cache_dtype": "int8"}, {"max_batch_tokens": 7}])
 def test_answers_are_the_same_with_host_memory(pairs, name, more):
-    """Alone on a large pool, on a small pool without host memory, and with it; one after the other, and together."""
+    """Answers are the same with a large KV pool, with a small one, and with a small one and host memory.
+
+    The requests run one after the other, and together.
+    """
     pair = pairs(name)
     exact = {key: value for key, value in more.items() if key == "kv_cache_dtype"}
     expected = {}
@@ -152,7 +160,7 @@ def test_damaged_copies_change_no_answer(pairs):
     host._copies.to_host = damaging
     assert run_all(engine, requests(pair), 30) == expected
     assert stats_of(engine)["damaged"] > 0 and stats_of(engine)["restored"] > 0
-    # Negative control: without the comparison, the damaged keys and values reach the answers.
+    # Negative control: if checksums are not compared, the damaged keys and values change the answers.
     engine = pair.engine(**small(pair))
     host = engine.models["llama"].generation.scheduler.blocks.host
     honest, read = host._copies.to_host, host._copies.to_device
@@ -214,7 +222,7 @@ def test_refusals(pairs):
 
 
 class FakeRuntime:
-    """The functions of the CUDA runtime that lock memory."""
+    """Fake functions of the CUDA runtime that lock (pin) host memory."""
 
     def __init__(self, status: int = 0) -> None:
         self.status = status

@@ -1,4 +1,4 @@
-"""Blocks of the prefix cache in host memory: which are kept and found, and that none of them is ever a wrong one."""
+"""Blocks of the prefix cache in host memory: which blocks are kept and found. A found block is never wrong."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def with_host(slots: int = 40, damage: float = 0.0, **sizes) -> Simulation:
 
 
 def run_to_first_token(simulation: Simulation, prompt: list[int], salt: str = "") -> int:
-    """Run a prompt until its first token, and end it. Returns how many of its tokens were not computed."""
+    """Run a prompt until its first token, and end it. Returns the number of cached prompt tokens."""
     group = run_until_first_token(simulation, add_prompt(simulation, prompt, salt))
     simulation.scheduler.remove(group)
     return group.cached_tokens
@@ -59,7 +59,7 @@ def test_a_prompt_that_left_the_device_is_copied_back():
 
 
 def test_without_host_memory_it_is_computed_again():
-    """Negative control of the test before."""
+    """Negative control of the previous test: without host memory, the prompt is computed again."""
     simulation = shared_simulation(blocks=10)
     run_to_first_token(simulation, TEXT), run_to_first_token(simulation, OTHER)
     assert run_to_first_token(simulation, TEXT) < 8
@@ -153,7 +153,7 @@ def test_groups_share_the_blocks_that_were_copied_back():
 
 
 def plant_copies_that_are_overwritten(monkeypatch):
-    """Planted bug: an allocation may overwrite the copies that are about to be read."""
+    """Planted bug: an allocation in host memory may overwrite copies that are about to be read."""
     monkeypatch.setattr(HostPool, "hold", lambda self, keys: self._slots.find(keys))
 
     def restore(self, slots, keys, blocks):
@@ -171,7 +171,7 @@ def plant_unread_checksums(monkeypatch):
 
 
 def plant_blocks_cleared_after_their_copy(monkeypatch):
-    """Planted bug: a block that was to be cleared is cleared although it got a copy meanwhile."""
+    """Planted bug: a block is cleared after a copy from host memory was written to it."""
     honest = BlockTables._take_first
 
     def take(self, group, found):

@@ -1,4 +1,4 @@
-"""Engines with an int8 KV cache: their memory, refusals, and texts that depend on no batch, chunk or preemption."""
+"""Engines with an int8 KV cache: memory, refusals, and texts that do not depend on batches, chunks or preemption."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from models.config import AttentionConfig
-from server.engine.process import loading
-from server.engine.process.loading import LoadError, build
-from server.engine.process.speculation import make_drafter
+from server.engine.loading.load import LoadError
+from server.engine.loading.model_building import build, check_cache
+from server.engine.loading.speculation import make_drafter
 from server.ipc.wire.descriptions import EngineOptions, Speculation
 from tests.engine.harness import run
 from tests.engine.speculative import counts, speculating
@@ -24,7 +24,10 @@ INT8 = {"kv_cache_dtype": "int8"}
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "marian"])
 def test_texts_do_not_depend_on_the_batch(pairs, name):
-    """Sampled texts, beams, grammars: alone, together, in chunks, from the prefix cache, preempted and with drafts."""
+    """A request has the same text alone, together with others, in chunks, cached, preempted and with drafts.
+
+    Requests are sampled, with beams, and with grammars.
+    """
     pair = pairs(name)
     requests = mixed_requests(pair)
     together = answers(run(pair.engine(**INT8), requests))
@@ -78,7 +81,7 @@ def test_refusals(pairs, monkeypatch):
             build(gpt2, options, 1 << 20)
     cuda = replace(gpt2, device=torch.device("cuda"))
     with pytest.raises(LoadError, match=r"--kv-cache-dtype int8 needs a CPU.*the model runs on cuda"):
-        loading.check_cache(cuda, options)
+        check_cache(cuda, options)
     with pytest.raises(LoadError, match=r"'gpt2': --kv-cache-dtype fp8 needs a CUDA device"):
         build(gpt2, EngineOptions(kv_cache_dtype="fp8"), 1 << 20)
     target = replace(gpt2, spec=msgspec.structs.replace(gpt2.spec, speculation=Speculation(draft_directory="there")))

@@ -1,4 +1,4 @@
-"""Memory for keys and values is divided by need, and a pool too small for the context is reported."""
+"""KV cache memory is divided among models by need, and a pool that is too small for the context is reported."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from server.engine.loading.kv_memory import AGENT_SLOTS, PoolNeed, agent_bytes, divide_by_need, pool_blocks, pool_need
+from server.engine.loading.model_building import build
+from server.engine.loading.speculation import agent_shares, kv_shares
 from server.engine.process import cpu_memory
 from server.engine.process.cpu_memory import default_kv_cache_bytes, warn_of_too_much
-from server.engine.process.kv_memory import AGENT_SLOTS, PoolNeed, agent_bytes, divide_by_need, pool_blocks, pool_need
-from server.engine.process.loading import build
-from server.engine.process.speculation import agent_shares, kv_shares
 from server.ipc.wire.descriptions import EngineOptions, ModelInfo
 from server.ipc.wire.fit import room, shortage
 from tests.ipc.test_client import DECODER, SEQ2SEQ

@@ -1,4 +1,4 @@
-"""Heartbeats of a worker that loads."""
+"""A worker sends heartbeats while it loads models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from server.engine.process import loading_beats
 from server.engine.process.loading_beats import LoadingBeats
 from server.engine.process.worker_socket import WorkerSocket
 from server.ipc.wire.frames import FRAME_HEADER
-from server.ipc.wire.messages import Loading, Progress, decode_from_worker
+from server.ipc.wire.messages import decode_from_worker
+from server.ipc.wire.worker_messages import Loading, Progress
 from tests.waiting import HANG_SECONDS
 
 

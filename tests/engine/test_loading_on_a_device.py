@@ -1,4 +1,4 @@
-"""Models on demand on a CUDA device, without a device: sizes, the device of the thread, captures, memory given back."""
+"""Loading models on demand on a fake CUDA device: sizes, the device of the thread, captures, and freed memory."""
 
 from __future__ import annotations
 
@@ -9,20 +9,27 @@ import pytest
 import torch
 
 from models.backends import choice
+from server.engine.loading.load import load
 from server.engine.process import model_loader
-from server.engine.process.loading import load
 from server.engine.process.measuring import MeasuringMemory, all_weight_bytes
 from server.engine.process.model_loader import ModelLoader
 from server.engine.stepping.engine import Engine
 from server.ipc.wire.descriptions import EngineOptions, ModelSpec
-from server.ipc.wire.messages import LoadModel, MeasureModel, ModelLoaded, ModelMeasured, ModelUnloaded, UnloadModel
+from server.ipc.wire.model_messages import (
+    LoadModel,
+    MeasureModel,
+    ModelLoaded,
+    ModelMeasured,
+    ModelUnloaded,
+    UnloadModel,
+)
 from tests.engine.harness import generate, run
 
 CUDA = torch.device("cuda", 1)
 
 
 class FakeDevice:
-    """Records what is asked of CUDA, while all tensors stay on the CPU."""
+    """Records calls to CUDA, while all tensors stay on the CPU."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[str] = []
@@ -80,7 +87,10 @@ def test_the_size_of_the_weights_is_known_before_they_are_read(pairs, monkeypatc
 
 @pytest.mark.parametrize("quantization", [None, "int8", "int4-64"])
 def test_weights_in_the_layout_of_the_device_have_their_size_on_the_meta_device(pairs, monkeypatch, quantization):
-    """The packers of CUDA keep nothing in `TensorMemory`, so that the size comes from the packed weights themselves."""
+    """The size of a model is found without its weights, from the packed weights on the meta device.
+
+    Packers for CUDA do not use `TensorMemory`, so their size must come from the tensors.
+    """
     pytest.importorskip("triton")
     monkeypatch.setattr(choice, "_cuda_kernels", "always")
     spec = ModelSpec("llama", pairs("llama").loaded.spec.directory, "float32", quantization)
@@ -88,5 +98,5 @@ def test_weights_in_the_layout_of_the_device_have_their_size_on_the_meta_device(
     measured = load(spec, cpu, lambda done, total: None, MeasuringMemory())
     assert all(parameter.is_meta for parameter in measured.model.transformer.parameters())
     real = load(spec, cpu, lambda done, total: None)
-    # The scales of groups are counted in float32, because their numbers are not known.
+    # Group scales are counted as float32, because their real dtype depends on values that are not known.
     assert all_weight_bytes(real) <= all_weight_bytes(measured) <= 1.1 * all_weight_bytes(real)

@@ -121,7 +121,7 @@ SETTINGS = {
 
 
 def rows_of(settings: dict, seed: int) -> list[ProcessorRow]:
-    """Rows with the same settings and random texts of many lengths. Few different tokens make n-grams repeat."""
+    """Rows with the same settings and random texts of many lengths, in which n-grams repeat."""
     chooser = random.Random(seed)
     params = GenerationParams(**settings)
     rows = []

@@ -1,4 +1,4 @@
-"""Models that a running worker measures, loads and drops by messages."""
+"""A running worker measures, loads and unloads models when it gets messages."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import torch
 import transformers
 
 from server.ipc.wire.descriptions import ModelSpec
-from server.ipc.wire.messages import (
+from server.ipc.wire.generate_messages import Generate, GenerateRow
+from server.ipc.wire.model_messages import (
     CacheGivenBack,
-    Generate,
-    GenerateRow,
     GiveBackCache,
     LoadModel,
     MeasureModel,
@@ -21,12 +20,11 @@ from server.ipc.wire.messages import (
     ModelLoaded,
     ModelMeasured,
     ModelUnloaded,
-    Ready,
-    Stats,
-    StepOutput,
     UnloadModel,
 )
 from server.ipc.wire.params import GenerationParams
+from server.ipc.wire.step_messages import Stats, StepOutput
+from server.ipc.wire.worker_messages import Ready
 from tests.engine.harness import generate, reference
 from tests.engine.worker_process import Worker
 
@@ -53,7 +51,7 @@ def _answer(worker: Worker, number: int) -> list[int]:
 
 
 def test_models_come_and_go_beside_each_other_and_answer_like_transformers(pairs, worker):
-    """Both models are measured, loaded, dropped and loaded again. The worker started without any model."""
+    """A worker that started without models measures, loads, unloads and reloads two of them. Answers are right."""
     gpt2, marian = pairs("gpt2"), pairs("marian")
     worker.configure([], on_demand=True, stats_interval_seconds=0.05)
     assert worker.until(Ready).models == []
@@ -116,7 +114,10 @@ def _resident(process_id: int) -> int:
 
 
 def test_an_idle_model_gives_its_kv_cache_back_and_answers_as_before(worker, tmp_path):
-    """The blocks of a long prompt are given back. The next request finds nothing in the prefix cache."""
+    """The memory of an idle model's KV cache is given back.
+
+    Later requests have the same answers, without cached tokens.
+    """
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
         vocab_size=200, hidden_size=256, intermediate_size=256, num_hidden_layers=8, num_attention_heads=4
@@ -160,7 +161,7 @@ def test_requests_of_a_client_that_left_end_before_a_kv_cache_is_given_back(pair
 
 
 def test_unloading_gives_the_memory_back(worker, tmp_path):
-    """Weights, KV pools and first steps of 100 MB are gone after an unload, each time."""
+    """Unloading a model frees its memory (100 MB here), each time that it was loaded and used."""
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
         vocab_size=2000, hidden_size=512, intermediate_size=2048, num_hidden_layers=6, num_attention_heads=8
@@ -181,5 +182,5 @@ def test_unloading_gives_the_memory_back(worker, tmp_path):
         worker.until(ModelUnloaded)
         left.append(_resident(worker.process.pid))
         assert loaded - left[-1] > 0.95 * info.weight_bytes
-    # The first load imports modules and creates the scratch memory of programs, which stay.
+    # The first load imports modules and creates scratch memory of programs. Both stay in memory.
     assert left[2] - left[0] < 8 << 20

@@ -1,4 +1,4 @@
-"""Packed weights on disk: same results, used for the same files and settings only, and never from a damaged file."""
+"""The cache of packed weights on disk: same results, only for the same files and settings, never from damaged files."""
 
 from __future__ import annotations
 
@@ -18,15 +18,19 @@ from msgspec.structs import replace
 
 from models.backends.tensor_memory import PRIVATE
 from models.checkpoint import loader
-from server.engine.process import packed_cache, packed_file
-from server.engine.process.loading import LoadedCheckpoint, build, load
-from server.engine.process.packed_cache import PackedCache
+from server.engine.loading import packed_cache, packed_file
+from server.engine.loading.load import load
+from server.engine.loading.loaded_checkpoint import LoadedCheckpoint
+from server.engine.loading.model_building import build
+from server.engine.loading.packed_cache import PackedCache
+from server.engine.loading.shared_weights import fingerprint, map_weights
 from server.engine.process.service import start
-from server.engine.process.shared_weights import fingerprint, map_weights
 from server.engine.stepping.engine import Engine
 from server.ipc.wire.descriptions import EngineOptions, ModelSpec
-from server.ipc.wire.messages import Configure, Encode, EncodeItem, Generate, GenerateRow
+from server.ipc.wire.encode_messages import Encode, EncodeItem
+from server.ipc.wire.generate_messages import Generate, GenerateRow
 from server.ipc.wire.params import GenerationParams
+from server.ipc.wire.worker_messages import Configure
 from server.ipc.workers.weight_memory import WeightMemory
 from tests.engine.harness import run
 from tests.engine.tiny_checkpoints import ENCODERS, GENERATING
@@ -67,7 +71,7 @@ def no_progress(done_bytes: int, total_bytes: int) -> None:
 
 
 def results(loaded: LoadedCheckpoint):
-    """Tokens with log-probabilities, or logits of a request."""
+    """Run requests with a loaded checkpoint. Returns token events, encoder results, and the model's description."""
     requests: list[Generate | Encode] = []
     if loaded.generates:
         starts = [5] if loaded.model.config.is_encoder_decoder else []
@@ -82,7 +86,7 @@ def results(loaded: LoadedCheckpoint):
 
 
 def kept(cache: PackedCache, key: str = "key", tensors: list[torch.Tensor] = TENSORS) -> bool:
-    """Load tensors through a cache, and check that they are the same. Returns whether they were in it."""
+    """Load tensors through a cache, and check them. Returns whether they came from the cache."""
     found, is_from_cache = cache.load(
         "m", lambda: key, PRIVATE, no_progress, lambda memory: [memory.keep(tensor) for tensor in tensors]
     )
@@ -128,7 +132,7 @@ def test_results_have_the_same_bits_with_and_without_a_cache(saved, cache, monke
 
 
 def _read_no_weights(monkeypatch) -> None:
-    """Let every further load fail that reads the weights of a checkpoint."""
+    """Make every further load fail if it reads weights of a checkpoint."""
     load_weights = loader.load_weights
 
     def checked(*arguments, shapes_only: bool, **options):
@@ -249,7 +253,7 @@ def test_a_damaged_or_foreign_file_is_replaced_with_one_warning(cache, tmp_path,
 
 
 def test_tensors_of_another_model_are_not_used(cache, tmp_path, caplog):
-    """Files of another key under this name, and files of this key with other tensors."""
+    """A file is not used if its content has another key than its name says, or other tensors than are needed."""
     kept(cache, "other")
     path = only_file(tmp_path)
     path.rename(path.with_name(packed_cache._name("key")))
@@ -287,7 +291,7 @@ def test_a_worker_checks_the_cache_before_it_loads(saved, tmp_path, caplog):
 
 
 def test_two_writers_of_one_file(cache, tmp_path):
-    """Both have an unfinished file at the same time; afterwards there is one complete file."""
+    """If two processes write the same file at the same time, one complete file is left."""
     barrier = threading.Barrier(2, timeout=60)
     found = []
 
@@ -338,7 +342,7 @@ def test_the_least_recently_used_files_make_room(tmp_path):
 
 
 def _age(tmp_path: Path) -> None:
-    """Make all files older, because the clock of a file system is coarse."""
+    """Set the times of all files back, because file systems have coarse clocks."""
     for path in (tmp_path / "packed").iterdir():
         age = path.stat().st_mtime_ns - 10**9
         os.utime(path, ns=(age, age))
@@ -354,7 +358,7 @@ def test_a_model_that_is_larger_than_the_cache_removes_nothing(tmp_path, caplog)
 
 
 def test_a_read_only_directory_is_read(cache, monkeypatch, caplog):
-    """What was kept is used; what was not is packed, with one warning."""
+    """In a read-only directory, existing files are used. Other weights are packed in memory, with one warning."""
     kept(cache)
     opened = os.open
 
@@ -375,7 +379,7 @@ def test_a_full_disk_ends_the_writing_and_not_the_load(cache, tmp_path, monkeypa
     def refuse(*arguments):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("server.engine.process.packed_file.os.pwrite", refuse)
+    monkeypatch.setattr("server.engine.loading.packed_file.os.pwrite", refuse)
     assert not kept(cache)
     assert "No space left" in caplog.text and list((tmp_path / "packed").iterdir()) == []
 
@@ -408,7 +412,10 @@ def test_a_file_of_another_user_is_not_read(cache, tmp_path, monkeypatch, caplog
 
 
 def test_a_changed_file_in_a_folder_has_another_key(tmp_path):
-    """Modules of a sentence-transformers checkpoint have weights in folders, whose times do not change with them."""
+    """A changed file in a folder of a checkpoint changes the key, although the folder's own time does not change.
+
+    Modules of sentence-transformers have their weights in folders.
+    """
     weights_file = tmp_path / "model" / "2_Dense" / "model.safetensors"
     weights_file.parent.mkdir(parents=True)
     weights_file.write_bytes(b"before")

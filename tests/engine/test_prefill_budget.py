@@ -1,6 +1,6 @@
 """The prefill budget limits how much prefill work delays running streams.
 
-Step durations are simulated: 8 units, plus 0.25 per decode token and 0.5 per prefill token.
+Step durations are simulated, in arbitrary units: 8, plus 0.25 per decode token and 0.5 per prefill token.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def test_many_waiting_groups_raise_the_limit(budget):
 
 
 def test_groups_that_just_started_may_wait_as_long_as_their_first_step(budget):
-    """A group with one token may be delayed by later arrivals, for as long as its own first step took."""
+    """Later arrivals may delay a group that has one token, for as long as its own first step took."""
     budget.observe(0, 240, seconds(8, 240))
     assert budget.max_prefill_tokens(0, 8, 8, 8) == pytest.approx(256, abs=10)
     assert budget.max_prefill_tokens(0, 8, 24, 8) == pytest.approx(3 * 256, abs=30)
@@ -84,10 +84,7 @@ def test_groups_that_just_started_may_wait_as_long_as_their_first_step(budget):
 
 
 class SimulatedModel:
-    """A translation model with simulated step durations.
-
-    steps, seconds: schedules and durations of all steps.
-    """
+    """A simulated translation model. steps, seconds: schedules and simulated durations of all steps."""
 
     def __init__(self, new_tokens: int, max_batch_tokens: int = 512) -> None:
         self.scheduler = Scheduler(BlockTables(BlockManager(400, 16), BlockManager(400, 16)), max_batch_tokens, 64)
@@ -136,7 +133,7 @@ def test_a_burst_in_two_parts_takes_nearly_as_few_steps(first):
     model.add(first)
     model.step()
     model.add(32 - first)
-    # `run` does not count the step above. A burst in one part needs 32 steps in all.
+    # `run` does not count the step above. If all requests arrive at once, 32 steps are needed.
     assert model.run() <= 34
 
 
@@ -150,7 +147,7 @@ def test_without_measured_costs_the_same_burst_takes_many_steps(monkeypatch):
 
 
 def test_arriving_groups_never_triple_the_step_time():
-    """Requests end and new requests arrive, as in a server. The first five steps are not checked."""
+    """While requests end and new ones arrive, no step takes three times the median. The first five are not checked."""
     model = SimulatedModel(60)
     model.add(16)
     while model.count < 60:
@@ -163,7 +160,10 @@ def test_arriving_groups_never_triple_the_step_time():
 
 
 def test_no_step_of_a_long_prompt_on_a_slow_machine_takes_long() -> None:
-    """A model of 4 billion parameters on two old cores: 0.13 s a token at first, and three times that at the end."""
+    """The steps of a long prompt stay short on a slow machine.
+
+    Simulates a model of 4 billion parameters on two old cores: a token takes 0.13 s at first, and 0.4 s at the end.
+    """
     scheduler = Scheduler(BlockTables(BlockManager(1700, 16), None), 512, 64)
     message = one_row(0, "m", [], [1] * 25_000, max_new_tokens=1)
     scheduler.add(SequenceGroup(message, message.rows[0], True, 0.0))

@@ -1,7 +1,7 @@
-"""Sizes of prompt chunks beside streams, with the simulated step durations of a GPU and of a CPU.
+"""The prefill budget chooses good sizes of prompt chunks beside streams, with simulated durations of GPU and CPU steps.
 
-On the GPU a decode-only step is a CUDA graph, and a step with prefill pays for the launch of each kernel. The numbers
-are those of an H200 with a LLaMA of 8 billion parameters in bfloat16.
+On the GPU, a step without prefill is a CUDA graph, but a step with prefill needs time to launch each kernel (its fixed
+part). The durations are those of an H200 with a LLaMA of 8 billion parameters in bfloat16.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from server.engine.sequences.sequence import SequenceGroup
 from tests.ipc.one_row import one_row
 
 Cost = Callable[[int, int], float]
-"""Seconds of a step with a number of decode tokens and of prefill tokens."""
+"""Function that returns the seconds of a step, given its number of decode tokens and its number of prefill tokens."""
 CHUNKS = (16, 64, 128, 256, 512, 1024, 2048)
 GPU_STEP_TOKENS = 2048
 
@@ -31,24 +31,24 @@ def decode_graph(decode_tokens: int) -> float:
 
 
 def linear(fixed_seconds: float) -> Cost:
-    """A GPU whose steps with prefill take longer by a fixed part, and by 0.03 ms per token."""
+    """Step durations of a GPU. A step with prefill takes longer by a fixed part, and by 0.03 ms per prefill token."""
     return lambda decode, prefill: decode_graph(decode) + (fixed_seconds + 3e-5 * prefill if prefill else 0.0)
 
 
 def measured(decode: int, prefill: int) -> float:
-    """The measured steps with prefill: they take as long as their launches up to 512 tokens."""
+    """Measured step durations of a GPU. Up to 512 prefill tokens, only the launches of the kernels count."""
     if not prefill:
         return decode_graph(decode)
     return float(np.interp(prefill, (0, 512, 2048, 8000), (0.020, 0.021, 0.054, 0.253)))
 
 
 def cpu(token_seconds: float) -> Cost:
-    """A CPU, whose steps with prefill have no fixed part."""
+    """Step durations of a CPU, without a fixed part for prefill. token_seconds: seconds per prefill token."""
     return lambda decode, prefill: 0.008 + 0.00025 * decode + token_seconds * prefill
 
 
 class FixedChunks(PrefillBudget):
-    """Allows the same number of prefill tokens in each step."""
+    """A budget that allows the same number of prefill tokens in each step."""
 
     def __init__(self, tokens: int) -> None:
         super().__init__()
@@ -59,8 +59,11 @@ class FixedChunks(PrefillBudget):
 
 
 class CostPerToken(PrefillBudget):
-    """The rule of decision 26: one cost per prefill token, the mean of the last 2,048 tokens. Keeps all its answers
-    in `choices`, with those of another budget.
+    """The budget of decision 26, with one cost per prefill token: the mean over the last 2,048 tokens.
+
+    It answers like the budget `other`, and records both answers.
+
+    choices: for each step, the number of prefill tokens of decision 26, and the number of `other`.
     """
 
     def __init__(self, other: PrefillBudget) -> None:
@@ -92,8 +95,10 @@ class CostPerToken(PrefillBudget):
 
 @dataclass
 class Run:
-    """What a simulation gave. seconds: its duration. gaps: between the tokens of streams. first: waits for the first
-    token. chunks: prefill tokens of the steps that also decoded.
+    """The results of a simulation.
+
+    seconds: simulated duration. gaps: times between two tokens of a stream, in seconds.
+    first: times to the first token, in seconds. chunks: numbers of prefill tokens in steps with decode tokens.
     """
 
     seconds: float = 0.0
@@ -109,7 +114,11 @@ def simulate(
     step_tokens: int = GPU_STEP_TOKENS,
     noise: float = 0.0,
 ) -> Run:
-    """Serve requests: arrival in seconds, prompt tokens and new tokens. noise: relative error of the durations."""
+    """Simulate the scheduler with requests.
+
+    cost: duration of a step. requests: for each, its arrival in seconds, its prompt tokens and its new tokens.
+    step_tokens: largest number of tokens in a step. noise: relative error of the measured durations.
+    """
     rng, run = random.Random(7), Run()
     scheduler = Scheduler(BlockTables(BlockManager(4000, 16), None), step_tokens, 128)
     scheduler.prefill_budget = budget
@@ -150,7 +159,7 @@ def simulate(
 
 
 def gpu_budget() -> PrefillBudget:
-    """A budget that knows the costs of the GPU with a fixed part of 15 ms."""
+    """A budget that has measured steps of a GPU with a fixed part of 15 ms."""
     budget, cost = PrefillBudget(has_fixed_part=True), linear(0.015)
     for decode in (1, 4, 16, 64):
         budget.observe(decode, 0, cost(decode, 0))
@@ -163,7 +172,7 @@ def test_the_tokens_of_a_chunk_may_take_as_long_as_the_fixed_part():
     budget = gpu_budget()
     assert budget.max_prefill_tokens(64, 0, 1, 64) == pytest.approx(500, abs=10)
     assert budget.max_prefill_tokens(64, 0, 64, 64) == pytest.approx(500, abs=10)
-    # Two waiting requests for each stream may delay it twice as long: 60 ms, of which 15 are the fixed part.
+    # With two waiting requests per stream, the allowed delay is twice as long: 60 ms, of which the fixed part takes 15.
     assert budget.max_prefill_tokens(32, 0, 64, 32) == pytest.approx(1500, abs=20)
     budget.observe(64, 0, 0.006)
     assert budget.max_prefill_tokens(0, 64, 1, 64) == pytest.approx(500, abs=10)
@@ -172,12 +181,12 @@ def test_the_tokens_of_a_chunk_may_take_as_long_as_the_fixed_part():
 def test_a_stretch_of_more_than_twice_the_fixed_part_is_kept():
     budget = gpu_budget()
     budget.observe(0, 1000, 0.066)
-    # A request with one token may be delayed as long as its own first step took, here 66 ms.
+    # A request that has one token may be delayed as long as its own first step took, here 66 ms.
     assert budget.max_prefill_tokens(0, 64, 1, 64) == pytest.approx((0.066 - 0.015) / 3e-5, abs=40)
 
 
 START = 1.0
-"""Three requests come before this time, so that decode steps of few rows and some prefill are measured."""
+"""Arrival of the requests in seconds. Three earlier requests give the budget some measurements before."""
 EARLIER = [(0.0, 20, 30), (0.05, 60, 30), (0.1, 100, 30)]
 AT_ONCE = [(START, 128, 128)] * 64
 IN_TURN = [(START + 0.003 * number, 128, 128) for number in range(64)]
@@ -206,7 +215,7 @@ def test_a_long_prompt_is_read_in_chunks_that_take_as_long_as_the_fixed_part(fix
     found = simulate(linear(fixed), PrefillBudget(has_fixed_part=True), EARLIER + requests)
     assert np.median(found.chunks[-10:]) == pytest.approx(fixed / 3e-5, rel=0.25)
     assert np.percentile(found.gaps, 99) < 0.006 + 2.2 * fixed
-    # The fixed part is paid for about 16 or 50 steps, each as long as a step of the streams and twice this part.
+    # The prompt needs about 16 or 50 steps, each as long as a decode step plus twice the fixed part.
     assert max(found.first) < 1.5 * (8000 * 3e-5 / fixed) * (0.006 + 2 * fixed)
 
 

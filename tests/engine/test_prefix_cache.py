@@ -1,7 +1,7 @@
 """Rules of the prefix cache: which blocks a group may reuse, and until when.
 
-`test_scheduler` has random interleavings with hits, failures and evictions. Here, planted bugs check that such
-interleavings would fail.
+`test_scheduler` runs random events with hits, failures and evictions. The planted bugs here show that such a test would
+detect wrong reuse.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def add_prompt(simulation: Simulation, prompt: list[int], salt: str = "", **para
 
 
 def run_until_first_token(simulation: Simulation, request: SequenceGroup) -> SequenceGroup:
-    """Step until a group has its first token."""
+    """Run steps until a group has its first token. Returns the group."""
     while not request.num_generated:
         turn(simulation)
     return request
@@ -66,7 +66,7 @@ def test_blocks_stay_cached_after_their_request_until_eviction():
         )
     assert simulation.scheduler.blocks.self_pool.free_blocks == 10
     simulation.scheduler.remove(run_until_first_token(simulation, add_prompt(simulation, list(range(17)))))
-    # This text evicts blocks. Those of the most recently used text are evicted last.
+    # This text evicts blocks. The blocks of the most recently used text are evicted last.
     simulation.scheduler.remove(run_until_first_token(simulation, add_prompt(simulation, list(range(60, 73)))))
     assert run_until_first_token(simulation, add_prompt(simulation, list(range(20, 37)))).cached_tokens < 16
     assert run_until_first_token(simulation, add_prompt(simulation, list(range(17)))).cached_tokens > 0

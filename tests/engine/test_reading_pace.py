@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from types import SimpleNamespace
 
-from server.engine.process import reading_pace
-from server.engine.process.reading_pace import RESTS, ReadingPace
+from server.engine.loading import reading_pace
+from server.engine.loading.reading_pace import RESTS, ReadingPace
 
 
 def test_without_steps_all_threads_read_at_once():

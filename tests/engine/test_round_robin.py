@@ -1,4 +1,4 @@
-"""Calls take turns: one with many rows or texts does not hold up one with a single row or text."""
+"""Calls are served in turn: a call with many rows or texts does not delay a call with a single one."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import random
 
 from server.engine.encoding.encode_queue import EncodeQueue, EncodeRequest
 from server.engine.sequences.sequence import SequenceGroup, SequenceStatus
-from server.ipc.wire.messages import Encode, EncodeItem, Generate, GenerateRow
+from server.ipc.wire.encode_messages import Encode, EncodeItem
+from server.ipc.wire.generate_messages import Generate, GenerateRow
 from server.ipc.wire.params import GenerationParams
 from tests.engine.simulation import Simulation, turn
 
 
 def call(simulation: Simulation, call_id: int, rows: int) -> list[SequenceGroup]:
-    """Queue the rows of one call, each with a prompt of 3 tokens and up to 20 new ones."""
+    """Queue the rows of one call, each with a prompt of 3 tokens and up to 20 new tokens."""
     ids = range(len(simulation.requests) + 1, len(simulation.requests) + rows + 1)
     message = Generate(
         "m", GenerationParams(), [[5] * 3], [GenerateRow(sequence, 20) for sequence in ids], call_id=call_id

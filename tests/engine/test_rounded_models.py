@@ -1,4 +1,4 @@
-"""Engines with int8 models: KV pools in bfloat16 have twice the blocks, and batching changes no token."""
+"""Engines with int8 models: their KV pools in bfloat16 have twice as many blocks, and batching changes no token."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from server.engine.process.loading import build, load
+from server.engine.loading.load import load
+from server.engine.loading.model_building import build
 from server.ipc.wire.descriptions import EngineOptions
 from tests.engine.harness import generate, run
 from tests.engine.speculative import counts, speculating
@@ -52,7 +53,7 @@ def test_alone_equals_batched(pairs, name, settings):
 
 
 def test_drafts_of_an_int8_draft_model(pairs):
-    """All drafts of the model itself are accepted, and most drafts of the float32 model."""
+    """An int8 model accepts all drafts of itself, and most drafts of the same model in float32."""
     one = as_int8(pairs("gpt2"))
     wanted = run(one.engine(), [generate(one, 0, PROMPTS[0], max_new_tokens=21, end_token_ids=[])]).texts(0)
     for draft in (one.loaded, pairs("gpt2").loaded):

@@ -1,4 +1,4 @@
-"""The texts of running beams, which are joined when they are read, equal those of beams extended one by one."""
+"""`RunningBeams`, which puts the tokens of beams together only when they are read, equals beams extended one by one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def entry(row: int, token: int) -> TokenLogprob:
 
 
 def extended(beams: list[Beam], parents: list[int], tokens: list[int], scores, reported: bool) -> list[Beam]:
-    """The continuations of beams, made one by one."""
+    """Extend beams one by one, as the reference. parents: index of the parent of each new beam."""
     made = []
     for parent, token, score in zip(parents, tokens, scores, strict=True):
         logprobs = [*beams[parent].logprobs, entry(parent, token)] if reported else []

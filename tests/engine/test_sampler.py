@@ -48,7 +48,7 @@ def oracle(logits: torch.Tensor, row: SamplerRow) -> torch.Tensor:
 
 @pytest.fixture(params=["torch", *(["cpu"] if cpu_ops.available() else [])])
 def survivors(request):
-    """Function that returns the tokens that a backend can draw: [rows, vocab], bool."""
+    """A function that returns which tokens a backend can draw after filtering: [rows, vocab], bool."""
 
     def kept(logits: torch.Tensor, rows: list[SamplerRow]) -> torch.Tensor:
         scaled = logits / torch.tensor([[row.temperature] for row in rows])
@@ -70,14 +70,20 @@ def test_filters_equal_transformers_in_one_mixed_batch(survivors, spread):
 
 @pytest.mark.parametrize("vocab", [7, VOCAB, 300_000])
 def test_the_smallest_share_keeps_the_likeliest_token(survivors, vocab):
-    """The dialects give it for a `top_p` of 0. transformers keeps one token for 0 too."""
+    """The smallest `top_p` keeps only the most probable token.
+
+    The dialects use it for a `top_p` of 0, as transformers.
+    """
     logits = torch.randn(8, vocab, generator=torch.Generator().manual_seed(3))
     rows = [SamplerRow(temperature=t, top_p=LEAST_TOP_P) for t in (0.5, 1.0, 1.7, 100.0)] * 2
     assert torch.equal(survivors(logits, rows), logits == logits.amax(1, keepdim=True))
 
 
 def test_typical_p_can_remove_the_likeliest_token(survivors):
-    """A token far more probable than the entropy suggests is removed first (Meister et al., section 3)."""
+    """`typical_p` can remove the most probable token, if it is far more probable than the entropy suggests.
+
+    Source: Meister et al., section 3.
+    """
     logits = torch.tensor([[0.4, *[0.6 / 60] * 60]]).log()
     row = SamplerRow(1.0, typical_p=0.3)
     kept = survivors(logits, [row])[0]
@@ -101,13 +107,16 @@ def test_a_wide_nucleus_equals_transformers(survivors):
         kept = survivors(logits, rows)
         assert kept[0].sum() > 1024 > kept[1].sum() > 1
         for index, row in enumerate(rows):
-            # transformers computes in float64, because float32 cannot order nearly equal distances.
+            # The oracle computes in float64, because float32 cannot order nearly equal distances.
             assert torch.equal(kept[index], oracle(logits[index].double(), row))
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.003, 0.5, 1.0, 3.0, 9.0])
 def test_typical_p_equals_a_full_sort(survivors, spread):
-    """Peaked and flat rows, with ties and banned tokens. Both algorithms of the torch backend are also compared."""
+    """`typical_p` keeps the tokens that a full sort keeps, for peaked and flat rows with ties and banned tokens.
+
+    Both algorithms of the torch backend are compared with the sort.
+    """
     generator = torch.Generator().manual_seed(4)
     probabilities = [0.001, 0.1, 0.5, 0.9, 0.95, 0.9999]
     logits = torch.randn(2 * len(probabilities), 5000, generator=generator) * spread
@@ -186,7 +195,7 @@ def test_frequencies_follow_the_distribution(along, row):
     expected = (logits / temperature).masked_fill(~kept, -torch.inf).softmax(-1)
     counters = [(i, 3) if along == "seed" else (3, i) for i in range(40_000)]
     rows = [SamplerRow(*row, seed=seed, position=position) for seed, position in counters]
-    # 45 is above the 99.9th percentile of chi-square with 19 degrees of freedom.
+    # 45 is above the 99.9th percentile of the chi-square distribution with 19 degrees of freedom.
     assert chi_square(rows, logits, expected) < 45
     # Negative control: the same draws do not fit a slightly hotter distribution.
     hotter = (logits / (temperature * 1.15)).masked_fill(~kept, -torch.inf).softmax(-1)

@@ -1,4 +1,4 @@
-"""A model whose encoder reads samples, in the engine: equal to transformers, alone and in a batch."""
+"""A speech model whose encoder reads audio samples: in the engine it equals transformers, alone and in a batch."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import random
 import pytest
 import torch
 
-from server.engine.process.loading import LoadedCheckpoint, build
+from server.engine.loading.loaded_checkpoint import LoadedCheckpoint
+from server.engine.loading.model_building import build
 from server.ipc.wire.descriptions import EngineOptions, ModelSpec
 from server.ipc.wire.fit import sequence_sizes
-from server.ipc.wire.messages import Generate
+from server.ipc.wire.generate_messages import Generate
 from tests.engine.harness import Pair, Results, run
 from tests.ipc.one_row import id_of, one_row
 from tests.parity import moonshine
@@ -40,7 +41,7 @@ def transcribe(pair: Pair, sequence_id: int, samples, **params) -> Generate:
 
 @torch.inference_mode()
 def reference(pair: Pair, samples, **settings) -> tuple[list[list[int]], list[float]]:
-    """Tokens of each text with their scores, as transformers generates them."""
+    """The tokens and the scores of the hypotheses that transformers generates."""
     output = pair.oracle.generate(
         **moonshine.inputs(pair.oracle, torch.from_numpy(samples).to(pair.oracle.device)),
         do_sample=False,
@@ -93,7 +94,7 @@ def test_alone_equals_batched(pair, max_batch_tokens, block_size):
 
 
 def test_a_recording_takes_blocks_for_its_length(pair):
-    """Unlike log-mel frames, samples are not padded to the longest recording."""
+    """A recording takes KV blocks for its own length, because samples are not padded, unlike log-mel frames."""
     engine = pair.engine(block_size=4)
     embedding = pair.loaded.samples
     tokens = embedding.num_tokens(len(CLIPS[2]))

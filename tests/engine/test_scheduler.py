@@ -1,4 +1,4 @@
-"""The scheduler: random interleavings of add, step, abort, failure and preemption, and single rules.
+"""The scheduler: single rules, and random orders of additions, steps, aborts, failures and preemptions.
 
 `tests/engine/simulation.py` checks blocks and contents after every event, and that all groups end.
 """
@@ -34,7 +34,7 @@ def test_any_interleaving(cross, prefix, drafts, chunk):
 
 
 def test_a_block_freed_twice_is_noticed():
-    """Negative control: the checks of the simulation can fail."""
+    """Negative control: the simulation fails if a block is freed twice."""
     simulation = Simulation(random.Random(1), cross=False, blocks=40)
     request = simulation.add(num_beams=1, max_new_tokens=5)
     simulation.step()
@@ -184,7 +184,7 @@ def test_unverified_blocks_are_cleared():
 
 
 def two_diverging_beams(simulation: Simulation) -> SequenceGroup:
-    """A group with two beams of five tokens in blocks of eight slots. The beams differ in the last token only."""
+    """Run a group until it has two beams of five tokens, in blocks of eight slots. Only their last tokens differ."""
     request = simulation.add(num_beams=2, max_new_tokens=9)
     assert request is not None
     request.sequences[0].tokens[:] = request.sequences[0].tokens[:1]

@@ -1,4 +1,4 @@
-"""Token selection: candidates equal plain log-softmax, processors and top-k; a batch equals single beam searches."""
+"""Token selection: candidates equal a plain computation, and a batch of beam searches equals single ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SETTINGS = {
 
 
 def group_with_tokens(number: int, settings: dict) -> SequenceGroup:
-    """A group with random beams of `STEPS` tokens."""
+    """A group with random beams, each with `STEPS` new tokens. number: id, and seed of the random tokens."""
     params = {"max_new_tokens": 20, "num_beams": BEAMS, "end_token_ids": [2], **settings}
     message = one_row(number, "m", [5, 6], [1], **params)
     request = SequenceGroup(message, message.rows[0], True, 0.0)
@@ -115,7 +115,7 @@ def test_reported_log_probabilities_are_raw():
 
 @pytest.mark.parametrize("rows", [1, 7, 8, 64])
 def test_logits_are_computed_in_parts(rows):
-    """Logits of many groups are computed in parts of limited size, with the same results."""
+    """Logits of many groups are computed in parts of at most `max_logits_rows` rows, with the same results."""
     logits = torch.randn(BEAMS * len(SETTINGS), VOCAB, generator=torch.Generator().manual_seed(3)) * 4
     at_once, in_parts = ([group_with_tokens(*each) for each in enumerate(SETTINGS.values())] for _ in range(2))
     selection.select(DecoderOutput(logits), StoredLogits(len(logits)), at_once)

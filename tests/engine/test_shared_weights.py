@@ -1,4 +1,4 @@
-"""Workers that share the memory of their weights: same results, read-only, and safe against workers that die."""
+"""Workers share the memory of their weights: results are the same, weights are read-only, and workers may die."""
 
 from __future__ import annotations
 
@@ -16,14 +16,18 @@ from msgspec.structs import replace
 
 from models.backends import choice
 from models.checkpoint import loader
-from server.engine.process import shared_weights
-from server.engine.process.loading import LoadedCheckpoint, LoadError, build, load
+from server.engine.loading import shared_weights
+from server.engine.loading.load import LoadError, load
+from server.engine.loading.loaded_checkpoint import LoadedCheckpoint
+from server.engine.loading.model_building import build
+from server.engine.loading.shared_weights import MappedMemory, fingerprint, map_weights
 from server.engine.process.service import start
-from server.engine.process.shared_weights import MappedMemory, fingerprint, map_weights
 from server.engine.stepping.engine import Engine
 from server.ipc.wire.descriptions import EngineOptions, ModelSpec, Speculation
-from server.ipc.wire.messages import Configure, Encode, EncodeItem, Generate, GenerateRow, Ready
+from server.ipc.wire.encode_messages import Encode, EncodeItem
+from server.ipc.wire.generate_messages import Generate, GenerateRow
 from server.ipc.wire.params import GenerationParams
+from server.ipc.wire.worker_messages import Configure, Ready
 from server.ipc.workers.weight_memory import WeightMemory
 from tests.engine.harness import generate, run
 from tests.engine.tiny_checkpoints import ENCODERS, GENERATING
@@ -63,13 +67,13 @@ def fail() -> None:
 
 
 def mapped(memory: WeightMemory, spec: ModelSpec) -> LoadedCheckpoint:
-    """A model in shared memory, which is filled if it is empty."""
+    """Load a model whose weights are in shared memory. If the memory is empty, it is filled first."""
     shared = map_weights(memory.current(), fingerprint([spec]), lambda writing: load(spec, CPU, no_progress, writing))
     return load(spec, CPU, no_progress, shared)
 
 
 def results(loaded: LoadedCheckpoint):
-    """Tokens with log-probabilities, vectors or logits of a request."""
+    """Run requests with a loaded checkpoint. Returns token events, encoder results, and the model's description."""
     requests: list[Generate | Encode] = []
     if loaded.generates:
         starts = [5] if loaded.model.config.is_encoder_decoder else []
@@ -102,7 +106,7 @@ def test_models_without_kernels(saved, memory):
 
 @pytest.fixture
 def configure(tmp_path, memory) -> Configure:
-    """A decoder with two adapters and a draft model, and a speech model."""
+    """Configuration of a worker with two models: a decoder with two adapters and a draft model, and a speech model."""
     architecture, config = GENERATING["llama"]
     oracle = save(tmp_path / "base", config, architecture)
     adapters = {name: str(tmp_path / name) for name in ("warm", "cold")}
@@ -119,7 +123,10 @@ def configure(tmp_path, memory) -> Configure:
 
 
 def outputs(configure: Configure):
-    """Tokens of the base model and its adapters, with drafts, and of the speech model."""
+    """Start an engine and send a request to the decoder, each adapter and the speech model.
+
+    Returns the log-probabilities of all tokens, and the descriptions of the models.
+    """
     engine, infos = start(configure, lambda progress: None)
     params = GenerationParams(logprobs=True)
     frames = torch.linspace(-1, 1, infos[1].source_tokens * 2 * infos[1].num_mels).numpy().tobytes()
@@ -136,7 +143,7 @@ def outputs(configure: Configure):
 def test_adapters_drafts_and_speech_models(configure, monkeypatch):
     expected = outputs(replace(configure, weights_descriptor=None))
     assert outputs(configure) == expected
-    # A later worker reads the shapes of a checkpoint, but no weights.
+    # A worker that starts later reads only the shapes of the tensors from the checkpoint.
     load_weights = loader.load_weights
     monkeypatch.setattr(
         loader,
@@ -203,7 +210,7 @@ def test_a_worker_that_dies_while_it_writes_blocks_no_other(memory, spec, monkey
             os.waitpid(child, 0)
         waited.append(seconds)
 
-    # Only this module's `time` is replaced: another thread of the tests may sleep meanwhile.
+    # Only the `time` of this module is replaced, because other threads of the tests may sleep meanwhile.
     monkeypatch.setattr(shared_weights, "time", SimpleNamespace(sleep=kill_while_waiting))
 
     def write(writing) -> None:

@@ -1,6 +1,6 @@
-"""Short requests start in a step of their own beside a large batch. Steps are counted, their durations are simulated.
+"""Beside a large batch, a short request starts in a separate, short step. Durations of steps are simulated.
 
-A step takes 1 ms, 1 ms more per decode token and 0.5 ms more per prefill token.
+A step takes 1 ms, plus 1 ms per decode token and 0.5 ms per prefill token.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def seconds(decode_tokens: int, prefill_tokens: int, fixed: float = 1.0) -> floa
 
 
 def simulated(fixed: float = 1.0, rows: int = ROWS) -> Simulation:
-    """A simulation whose step time has been measured. fixed: milliseconds that every step takes."""
+    """A simulation whose prefill budget has measured steps. fixed: milliseconds of every step besides its tokens."""
     simulation = Simulation(
         random.Random(1), cross=False, max_batch_rows=rows, max_batch_tokens=512, blocks=4000, block_size=4
     )
@@ -38,7 +38,7 @@ def simulated(fixed: float = 1.0, rows: int = ROWS) -> Simulation:
 
 
 def step(simulation: Simulation) -> Schedule:
-    """One step. Groups with all their tokens end."""
+    """Run one step, and end the groups that have all their tokens."""
     scheduler = simulation.scheduler
     schedule = scheduler.schedule_short() or scheduler.schedule()
     assert schedule is not None
@@ -74,7 +74,7 @@ def test_a_short_request_starts_in_a_step_of_its_own_beside_streams() -> None:
 
 
 def test_a_short_request_starts_in_a_step_of_its_own_beside_rows_of_one_token() -> None:
-    """No row decodes: each step is full of prompts."""
+    """A short request starts in a separate step also if the other rows have one new token, so that no row decodes."""
     simulation = simulated()
     call(simulation, 1, 1000, prompt=8, new=1)
     for _ in range(3):
@@ -98,7 +98,10 @@ def test_other_requests_get_no_step_of_their_own(new: int, prompt: int) -> None:
 
 
 def test_there_is_no_such_step_where_it_would_take_as_long() -> None:
-    """On a device whose steps take the same time for any number of rows, others would lose a whole step."""
+    """There is no separate step on a device whose steps take the same time for any number of rows.
+
+    The other requests would lose the time of a whole step.
+    """
     simulation = beside_streams(fixed=1000.0)
     (short,) = call(simulation, 900, 1, prompt=4, new=4)
     schedule = step(simulation)
@@ -106,7 +109,7 @@ def test_there_is_no_such_step_where_it_would_take_as_long() -> None:
 
 
 def test_short_requests_alone_share_every_step() -> None:
-    """A step of its own for each of 16 prompts would be slower for all of them."""
+    """Short requests without a large batch beside them share steps. Separate steps would be slower for all of them."""
     simulation = simulated()
     for number in range(5):
         call(simulation, 1 + number, 1, prompt=4, new=1)
@@ -130,7 +133,7 @@ def test_there_is_no_such_step_on_an_idle_engine_or_before_steps_were_measured()
 
 @pytest.mark.parametrize("prompt", [1, 4, 30])
 def test_such_steps_take_a_tenth_of_the_time_at_most(prompt: int) -> None:
-    """A new short request arrives before each step."""
+    """Separate steps take at most a tenth of the time, even if a short request arrives before each step."""
     simulation = beside_streams()
     short = full = 0.0
     for number in range(300):
@@ -157,7 +160,7 @@ def test_the_share_and_the_ratio_are_limits() -> None:
 
 
 def test_a_short_request_whose_source_finds_no_blocks_waits_without_harm() -> None:
-    """Preempted groups keep their encoded sources, so no preemption makes room for another source."""
+    """No group is preempted for a short request whose source has no room, because preemption frees no sources."""
     simulation = Simulation(
         random.Random(1), cross=True, max_batch_rows=8, max_batch_tokens=64, blocks=100, block_size=4
     )

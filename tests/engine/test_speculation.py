@@ -1,4 +1,4 @@
-"""Speculative decoding: drafted and accepted tokens, blocks, faults, and the distribution of samples."""
+"""Speculative decoding: drafted and accepted tokens, KV blocks, errors, and the distribution of samples."""
 
 from __future__ import annotations
 
@@ -106,7 +106,10 @@ def chi_square(results, expected: dict, count: int) -> float:
 
 @pytest.mark.parametrize("kind", ["n-grams", "another family"])
 def test_samples_keep_their_distribution(pairs, kind):
-    """Chi-square test of two tokens for 3,000 seeds. 37.7 is the 99.9th percentile for 15 degrees of freedom."""
+    """Sampled tokens have the right distribution with drafts: a chi-square test of two tokens for 3,000 seeds.
+
+    37.7 is the 99.9th percentile for 15 degrees of freedom.
+    """
     pair, requests, expected = requests_with_known_distribution(pairs)
     one = speculating(pair, pairs("llama").loaded if kind == "another family" else None)
     results = run(one, requests)
@@ -139,7 +142,7 @@ def test_drafts_are_verified_by_the_program_of_the_model(pairs, monkeypatch):
 
 
 class ConstantDrafter:
-    """Drafter whose drafts have a fixed length and content."""
+    """A drafter that always drafts `length` times the same token."""
 
     pool = None
     costs = None
@@ -201,7 +204,7 @@ def test_drafts_respect_the_token_limit_of_a_step(pairs):
 
 
 def test_a_draft_with_non_finite_values_changes_nothing(pairs, monkeypatch):
-    """If only a draft token gives non-finite values, the step is repeated without drafts, and the text is unchanged."""
+    """If only a draft token has NaN values, the step is repeated without drafts, and the text is unchanged."""
     pair = pairs("gpt2")
     plain = run(
         pair.engine(), [generate(pair, i, PROMPTS[2], max_new_tokens=20, suppress_token_ids=[66]) for i in range(3)]
@@ -227,7 +230,7 @@ def test_a_draft_with_non_finite_values_changes_nothing(pairs, monkeypatch):
     generation = one.models["gpt2"].generation
     generation.drafter = PoisonedDrafter(3)
     requests = [generate(pair, i, PROMPTS[2], max_new_tokens=20, suppress_token_ids=[66]) for i in range(3)]
-    # Programs that were recorded earlier contain the original embedding. New programs begin after the embedding.
+    # Programs from earlier tests contain the original embedding. New programs start after the replaced embedding.
     monkeypatch.setattr(transformer._executors[transformer.decoder], "_programs", {})
     results = run(one, requests)
     assert not results.failed and [results.texts(i) for i in range(3)] == [plain.texts(i) for i in range(3)]

@@ -12,12 +12,13 @@ from transformers.models.whisper.generation_whisper import WhisperGenerationMixi
 
 from models.layers.log_mel import LogMel
 from server.audio.token_times import token_times
-from server.engine.process.loading import LoadedCheckpoint
+from server.engine.loading.loaded_checkpoint import LoadedCheckpoint
 from server.engine.scheduling.schedule import SOURCE_TOKENS_PER_TOKEN
 from server.ipc.client.submission import pick_rows
 from server.ipc.wire.descriptions import ModelSpec
+from server.ipc.wire.encode_messages import Encode, EncodeItem
+from server.ipc.wire.generate_messages import Generate, GenerateRow
 from server.ipc.wire.logprobs import Logprobs
-from server.ipc.wire.messages import Encode, EncodeItem, Generate, GenerateRow
 from server.ipc.wire.params import PromptProbe, SpeechAlignment, TimestampRules
 from tests.engine.harness import Pair, Results, engine, generate, make_pair, run
 from tests.ipc.one_row import id_of, one_row
@@ -69,7 +70,7 @@ def transcribe(pair: Pair, sequence_id: int, frames: torch.Tensor, prefix=PREFIX
 
 @torch.inference_mode()
 def reference(pair: Pair, frames: torch.Tensor, prefix, **settings) -> list[list[int]]:
-    """Tokens that transformers generates with plain decoding, without the long-form logic of Whisper's `generate`."""
+    """The tokens that transformers generates without the long-form logic of Whisper's `generate`."""
     device = pair.oracle.device
     output = GenerationMixin.generate(
         pair.oracle,
@@ -237,7 +238,10 @@ BEFORE = [START_OF_PREVIOUS, 40, 41, 42]
 @pytest.mark.parametrize("max_batch_tokens", [512, 3])
 @pytest.mark.parametrize("beams", [1, 3])
 def test_the_probability_of_no_speech(pair, max_batch_tokens, beams):
-    """It is taken from the raw distribution after the start token, for any tokens before and after it."""
+    """The probability of no speech comes from the unprocessed distribution after the start token.
+
+    Other tokens of the prefix may stand before and after the start token.
+    """
     clips = random_frames(pair, 4)
     prefixes = [PREFIX, [*BEFORE, *PREFIX], [*BEFORE[:2], *PREFIX], PREFIX]
     requests = [
@@ -261,9 +265,9 @@ def test_the_probability_of_no_speech(pair, max_batch_tokens, beams):
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_log_probabilities_after_masks(pair, beams):
-    """The mean log-probability equals the one that transformers compares with `logprob_threshold`.
+    """The mean log-probability of a text equals the one that transformers compares with `logprob_threshold`.
 
-    Rows with and without masked tokens run in one batch.
+    Rows with and without masked tokens run in the same batch.
     """
     clips = random_frames(pair, 3)
     banned = list(range(20, 200))
@@ -336,7 +340,7 @@ def test_token_times_equal_transformers(pair, recorded, beams):
 
 
 def test_several_sources_of_one_request(pair):
-    """Rows of one message, each with its own audio, give the results of separate messages."""
+    """If the rows of one message have different audio, their results are those of separate messages."""
     clips = random_frames(pair, 4)
     alone = [run(pair.engine(), [transcribe(pair, 0, clip)]).texts(0) for clip in clips]
     message = transcribe(pair, 0, clips[0])

@@ -1,4 +1,4 @@
-"""The HTTP process is told which requests an engine computes, before a step that could outlast their start deadline."""
+"""The engine tells the HTTP process which requests it is computing, so that their start deadline does not pass."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from server.engine.encoding import encoder_engine
 from server.engine.sequences.events import EARLY_REPORT_SECONDS, REPORT_SECONDS
 from server.engine.stepping import engine, generation_engine
-from server.ipc.wire.messages import Encode, EncodeItem
+from server.ipc.wire.encode_messages import Encode, EncodeItem
 from tests.ipc.one_row import one_row
 from tests.parity.checkpoints import random_ids
 
@@ -17,7 +17,7 @@ PROMPT = random_ids(97, [30], seed=3)[0]
 
 
 class Clock:
-    """The clock of the engines. now: its time, which only the test moves."""
+    """Replaces the clock of the engines. now: time in seconds, which only the test changes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0

@@ -1,7 +1,7 @@
-"""Models with mixers in the engine: answers, prefix cache, preemption and speculative decoding, bit for bit.
+"""Models with recurrent mixers in the engine: exact answers with prefix cache, preemption and speculative decoding.
 
-Log-probabilities are compared bit for bit where the compiled kernels run. torch alone rounds a row of a product by the
-number of rows.
+With the compiled kernels, log-probabilities are compared bit for bit. With torch, their last bits depend on the number
+of rows.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from models.backends import choice
 from models.config import CHUNK_TOKENS
 from models.steps.state_memory import StateMemory
 from server.engine.cache.state_tables import REWRITTEN_TOKENS
-from server.engine.process.kv_memory import AGENT_SLOTS
-from server.engine.process.loading import LoadedCheckpoint, LoadError
-from server.engine.process.speculation import find_drafts
+from server.engine.loading.kv_memory import AGENT_SLOTS
+from server.engine.loading.load import LoadError
+from server.engine.loading.loaded_checkpoint import LoadedCheckpoint
+from server.engine.loading.speculation import find_drafts
 from server.ipc.wire.descriptions import ModelSpec, Speculation, state_slots
 from tests.engine.harness import Pair, Results, generate, reference, run
 from tests.engine.speculative import counts, speculating
@@ -67,9 +68,9 @@ def one_pair(checkpoint_directory, device):
 
 
 def requests(pair: Pair) -> list:
-    """Greedy, sampled and other requests whose prompts end shortly before and after the boundary of a chunk.
+    """Greedy, sampled and other requests. Their prompts end shortly before and after the boundary of a state chunk.
 
-    The last two prompts repeat a text, so that drafts are found in them.
+    The last two prompts repeat a text, so that n-gram drafts are found.
     """
     prompts = [*TEXTS, TEXTS[8] * 12, TEXTS[9] * 2]
     return [
@@ -79,7 +80,7 @@ def requests(pair: Pair) -> list:
 
 
 def answers(results) -> dict:
-    """Texts of all answers; with the compiled kernels also their scores and log-probabilities."""
+    """The texts of all answers, with the compiled kernels also their scores and log-probabilities."""
     assert not results.failed
     if not choice.kernels_are_built or os.environ.get("TRIPTYCH_TEST_DEVICE", "cpu") != "cpu":
         return {number: results.texts(number) for number in results.finished}
@@ -89,7 +90,7 @@ def answers(results) -> dict:
 
 @cache
 def alone(pair: Pair) -> dict:
-    """The answers to each request alone, without prefix cache."""
+    """The answers when each request runs alone, without the prefix cache."""
     found = {}
     for request in requests(pair):
         found |= answers(run(pair.engine(prefix_cache=False), [request]))
@@ -164,7 +165,12 @@ def test_a_prompt_that_leaves_the_text_of_another_one_leaves_a_snapshot(one_pair
 
 @pytest.mark.parametrize("length, replaced, cached", [(150, 22, 128), (150, 23, 64), (159, 32, 64), (160, 32, 128)])
 def test_the_next_turn_may_replace_the_end_of_a_prompt(one_pair, length, replaced, cached):
-    """A chat template may write the beginning of the answer differently once the answer is there."""
+    """The next turn of a conversation finds cached states although the last tokens of the prompt have changed.
+
+    A chat template may write the beginning of an answer differently in the next turn.
+
+    length: prompt tokens of the first turn. replaced: how many of its last tokens change. cached: tokens found.
+    """
     one, text = one_pair.engine(), TEXTS[7]
     run(one, [generate(one_pair, 0, text[:length], max_new_tokens=2)])
     message = generate(one_pair, 1, text[: length - replaced] + TEXTS[6][:100], logprobs=True)
@@ -193,7 +199,7 @@ def test_the_answer_of_an_earlier_turn_is_computed_as_part_of_the_prompt(one_pai
 
 
 def test_snapshots_give_way_and_are_charged_to_the_budget(one_pair):
-    """The least recently used snapshots go first, and the pool has the size that the memory allows."""
+    """The least recently used state snapshots are dropped first. The size of their pool follows from the settings."""
     one = one_pair.engine(max_batch_rows=4)
     pool = tables(one).state_pool
     assert pool.num_blocks == 2 * 4
@@ -210,7 +216,10 @@ def test_snapshots_give_way_and_are_charged_to_the_budget(one_pair):
 
 
 def test_a_conversation_survives_short_requests_between_its_turns(one_pair):
-    """With the slots that the default memory has at least, and two other requests after each turn."""
+    """Each turn of a conversation finds its cached state, even with two other requests after each turn.
+
+    The state pool has the smallest size that the default memory can give.
+    """
     one, rng, text = one_pair.engine(block_size=32), random.Random(4), TEXTS[7][:150]
     tables(one).state_pool = type(tables(one).state_pool)(AGENT_SLOTS, 1)
     others = iter(random_ids(97, [100 + 7 * number for number in range(20)], seed=9))
@@ -226,7 +235,10 @@ def test_a_conversation_survives_short_requests_between_its_turns(one_pair):
 
 
 def test_speculation_gives_the_same_texts(pair):
-    """Few tokens are allowed, so that texts repeat themselves and drafts are accepted, in part or as a whole."""
+    """Speculative decoding gives the same texts.
+
+    Only few tokens are allowed, so that texts repeat themselves, and drafts are accepted in part or as a whole.
+    """
     allowed = {"allowed_token_ids": [7, 8, 9], "end_token_ids": [], "max_new_tokens": 60}
     settings = [
         {},
@@ -277,7 +289,7 @@ def test_more_beams_than_slots_are_refused(one_pair):
 
 
 def test_random_orders_of_shared_beginnings(one_pair):
-    """Prompts that share beginnings of all lengths, in one small engine and in random order."""
+    """Prompts with common prefixes of random lengths have the right answers in a small engine with a prefix cache."""
     rng = random.Random(2)
     one = one_pair.engine(max_batch_rows=5, max_batch_tokens=70)
     messages = [

@@ -1,4 +1,4 @@
-"""Heartbeats of a worker in a long step."""
+"""A worker sends heartbeats during a long step."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from server.engine.process import step_beats
 from server.engine.process.step_beats import BEAT_SECONDS, MAX_STEP_SECONDS, StepBeats, Watch
 from server.engine.process.worker_socket import WorkerSocket
 from server.ipc.wire.frames import FrameReader
-from server.ipc.wire.messages import Computing, FromWorker, Progress, decode_from_worker
+from server.ipc.wire.messages import FromWorker, decode_from_worker
+from server.ipc.wire.worker_messages import Computing, Progress
 from tests.waiting import HANG_SECONDS
 
 
 def messages_at(server: socket.socket) -> Iterator[FromWorker]:
-    """The messages that arrive at the end of the server."""
+    """Yield the messages that arrive at the server's end of the socket."""
     reader = FrameReader(decode_from_worker)
     while True:
         yield from reader.read(server.recv(1 << 16))
@@ -68,7 +69,7 @@ def test_a_beat_never_cuts_another_message(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_thread_that_waits_sends_no_beat() -> None:
-    """A deadlock, and the whole process after SIGSTOP: time passes, and the main thread uses no processor time."""
+    """No heartbeat is sent if the main thread uses no processor time, as in a deadlock or after SIGSTOP."""
     watch = Watch(0.0)
     assert watch.is_computing(BEAT_SECONDS, 0.4, 0)
     for number in range(2, 100):

@@ -1,4 +1,4 @@
-"""Drafts save time: simulated decoding is faster on texts that repeat, and never much slower on others."""
+"""The choice of n-gram drafts saves time: simulated decoding is faster on repetitive texts, hardly slower on others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def group_of(prompt: list[int], max_new_tokens: int) -> SequenceGroup:
 
 
 def seconds(drafter: NgramDrafter, prompt: list[int], answer: list[int], cost: Callable[[int], float]) -> float:
-    """Simulated duration of decoding `answer` after `prompt`. cost: seconds of a step by its number of tokens."""
+    """Simulated duration of decoding `answer` after `prompt`, in seconds.
+
+    cost: function that returns the seconds of a step with a number of tokens.
+    """
     group = group_of(prompt, len(answer))
     sequence, total, done = group.sequences[0], 0.0, 0
     while done < len(answer):
@@ -60,7 +63,10 @@ def test_texts_that_repeat_their_prompt(cost, least):
 @pytest.mark.parametrize("cost", [FLAT, TILED, LINEAR, lambda tokens: 1 + 0.5 * (tokens - 1)])
 @pytest.mark.parametrize("words", [3, 12, 60, 2000])
 def test_texts_that_do_not_repeat(cost, words):
-    """With few words n-grams recur all the time, but do not predict the next word."""
+    """Decoding is hardly slower on random texts.
+
+    With few words, n-grams recur often but do not predict the next word.
+    """
     prompt, answer = random_text(300, words, 1), random_text(600, words, 2)
     drafter = NgramDrafter(15)
     assert len(answer) / seconds(drafter, prompt, answer, cost) > 0.96

@@ -1,4 +1,4 @@
-"""Steps that are launched before the tokens of the last one are read: their order, and when they must not be.
+"""Steps that are launched before the tokens of the previous step are read: their order, and when this is not allowed.
 
 `tests/engine/test_engine_states.py` compares their texts with those of requests alone.
 """
@@ -13,8 +13,9 @@ from server.engine.cache.block_manager import BlockManager
 from server.engine.cache.block_tables import BlockTables
 from server.engine.sequences.sequence import CachedSequence
 from server.engine.stepping.engine import Engine
-from server.ipc.wire.messages import Generate, Hypothesis
-from tests.engine.engine_states import CapturedTexts, capture, make_engine, message
+from server.ipc.wire.generate_messages import Generate, Hypothesis
+from tests.engine.captured_texts import CapturedTexts, capture
+from tests.engine.fake_engine import make_engine, message
 from tests.ipc.one_row import one_row
 
 
@@ -26,7 +27,7 @@ def engine() -> Engine:
 
 
 def run(engine: Engine) -> dict[int, list[int]]:
-    """Run all requests to their end. Returns their new tokens."""
+    """Run all requests to their end. Returns their new tokens, by sequence id."""
     tokens: dict[int, list[int]] = {}
     while engine.has_work:
         output = engine.step()
@@ -40,14 +41,14 @@ def log_of(engine: Engine) -> list[str]:
 
 
 def greedy(sequence_id: int, limit: int) -> Generate:
-    """A request that only its limit ends."""
+    """A greedy request without end tokens. limit: number of new tokens."""
     return one_row(sequence_id, "fake", [5, 6, 7, 8 + sequence_id], max_new_tokens=limit)
 
 
 def test_each_step_is_launched_before_the_last_one_is_read(engine: Engine) -> None:
     engine.add(greedy(0, 5))
     assert len(run(engine)[0]) == 5
-    # The prefill gives the first token. The last step is known to be the last one.
+    # The prefill gives the first token. The engine knows which step is the last one, and launches none after it.
     assert log_of(engine) == ["launch", "launch", "read", "launch", "read", "launch", "read", "read"]
 
 
@@ -94,12 +95,12 @@ def test_a_row_that_needs_the_host_is_read_at_once(engine: Engine, kind: str) ->
 
 
 def beams(sequence_id: int, limit: int, **params: object) -> Generate:
-    """A beam search that only its limit ends."""
+    """A request with three beams and without end tokens, unless `params` has some. limit: number of new tokens."""
     return one_row(sequence_id, "fake", [5, 6, 7, 8 + sequence_id], max_new_tokens=limit, num_beams=3, **params)
 
 
 def finished(engine: Engine) -> dict[int, list[Hypothesis]]:
-    """Run all requests to their end. Returns their hypotheses."""
+    """Run all requests to their end. Returns their hypotheses, by sequence id."""
     ends: dict[int, list[Hypothesis]] = {}
     while engine.has_work:
         output = engine.step()
@@ -117,7 +118,7 @@ def alone(request: Generate) -> list[Hypothesis]:
 def test_steps_with_beams_are_launched_before_the_last_one_is_read(engine: Engine) -> None:
     engine.add(beams(0, 6))
     assert finished(engine)[0] == alone(beams(0, 6))
-    # The first token comes from a single sequence. The last step is known to be the last one.
+    # The first token comes from a single sequence. The engine knows which step is the last one.
     assert log_of(engine) == ["launch", "launch", "read", "launch", "read", "launch", "read", "launch", "read", "read"]
     runner = engine.models["fake"].generation.runner
     assert runner.num_copied == 0, "blocks are copied while no step but the device's own runs"
@@ -171,7 +172,10 @@ def test_an_aborted_search_leaves_its_blocks_to_the_step_under_way(engine: Engin
 
 
 def test_a_search_that_considers_many_continuations_is_read_at_once(engine: Engine) -> None:
-    """More continuations than tokens: the first search considers 18 of 20 tokens, the second one would consider 24."""
+    """A beam search that considers more continuations than there are tokens is not run ahead.
+
+    The first search considers 18 of 20 tokens. The second one would consider 24.
+    """
     ends = [*range(15, 20)]
     engine.add(beams(0, 4, end_token_ids=ends))
     assert finished(engine)[0] == alone(beams(0, 4, end_token_ids=ends)) and log_of(engine).count("launch") > 0

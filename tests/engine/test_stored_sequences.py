@@ -1,4 +1,4 @@
-"""Sets of allowed sequences that the worker keeps give the same answers as sequences that a request sends."""
+"""Allowed sequences that are stored in the worker give the same answers as sequences in the request itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from server.engine.beams.allowed_sequences import arrays_of
 from server.engine.sequences.stored_sequences import StoredSequences
-from server.ipc.wire.messages import ForgetSequences, SequencePart
+from server.ipc.wire.generate_messages import ForgetSequences, SequencePart
 from server.operations.generating.sequence_tries import build_trie
 from tests.engine.harness import Results, generate, run
 from tests.engine.test_allowed_sequences import PROMPTS, random_sequences

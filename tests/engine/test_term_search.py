@@ -1,4 +1,4 @@
-"""Beam search with terms equals a slow reference (`term_oracle`), in one batch with other requests."""
+"""Beam search with required terms equals a slow reference (`term_oracle`), in one batch with other requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import transformers
 
 from server.engine.beams.required_terms import RequiredTerms
 from server.engine.beams.term_search import divide_beams
-from server.ipc.wire.messages import Vocabulary
+from server.ipc.wire.generate_messages import Vocabulary
 from server.ipc.wire.params import RequiredTerm
 from tests.engine.harness import generate, reference, run
 from tests.engine.term_oracle import Terms, Texts, allocate, term_search
@@ -22,9 +22,9 @@ ENDS = [2, 9, 17]
 
 
 def spell(*pieces: bytes, text: str = "") -> tuple[str, list[int]]:
-    """A spelling of a term: its text, and the token ids of these pieces.
+    """A spelling of a term: its text, and the token ids of the given pieces.
 
-    Of several ids with the same piece, the first one is taken.
+    If several tokens have the same bytes, the smallest id is used.
     """
     tokens = [TOKEN_BYTES.index(piece) for piece in pieces]
     return text or b"".join(pieces).decode().strip(), tokens
@@ -105,7 +105,10 @@ def test_with_processors(pairs):
 
 
 def test_without_a_term_to_place_it_is_a_plain_beam_search(pairs):
-    """The prefix of the answer has the term already. It ends with a full stop, so no token can revoke it."""
+    """If the prefix of the answer already contains the term, the search is a plain beam search.
+
+    The prefix ends with a full stop, so that no further token can make the term part of a longer word.
+    """
     pair, engine = pairs("t5"), pairs("t5").engine()
     engine.set_vocabulary(Vocabulary("t5", TOKEN_BYTES))
     prefix = [*pair.starts, *spell(b" ab", b".")[1]]
@@ -120,7 +123,10 @@ def test_without_a_term_to_place_it_is_a_plain_beam_search(pairs):
 
 @pytest.mark.parametrize("banned", [[], [t for t, data in enumerate(TOKEN_BYTES) if data]])
 def test_a_term_that_cannot_be_spelled(pairs, banned):
-    """The tokens of the term are suppressed, or all tokens with text, so that only an end token is left."""
+    """If a term cannot be spelled, the search still ends.
+
+    Suppressed are the tokens of the term, or all tokens with text, so that only an end token is left.
+    """
     pair, engine = pairs("bart"), pairs("bart").engine()
     engine.set_vocabulary(Vocabulary("bart", TOKEN_BYTES))
     suppressed = [t for t, data in enumerate(TOKEN_BYTES) if b"c" in data]
@@ -149,7 +155,10 @@ def test_how_the_beams_are_divided(beams, counts, expected):
 
 
 def first_difference(terms: Terms) -> int | None:
-    """Index of the first of 150 random texts for which `RequiredTerms` differs from a search of the whole text."""
+    """Compare `RequiredTerms` with a search of the whole text, for 150 random texts.
+
+    Returns the index of the first text with a different result, or None.
+    """
     chance = random.Random(7)
     whole = Texts(TOKEN_BYTES, terms, [])
     for number in range(150):
@@ -173,7 +182,7 @@ def test_texts_are_followed_as_if_read_whole():
 
 @pytest.mark.parametrize("bug", ["words", "tail"])
 def test_a_wrong_reading_is_noticed(monkeypatch, bug):
-    """Negative control: terms count inside words, or too few characters are remembered."""
+    """Negative control: if terms inside words count, or too few characters are remembered, the comparison fails."""
     if bug == "words":
         monkeypatch.setattr("server.engine.beams.required_terms.are_joined", lambda before, after: False)
     else:

@@ -92,7 +92,7 @@ def test_rows_without_timestamps_are_not_changed(device: torch.device) -> None:
 
 
 def test_decreasing_timestamps_are_not_allowed() -> None:
-    """Negative control: without the earlier timestamps, the first timestamp would be allowed."""
+    """Timestamps may not decrease. Negative control: without earlier timestamps, the smallest timestamp is allowed."""
     after = TimestampRow(0, TimestampRules(FIRST), END, [FIRST, 5, FIRST + 3, FIRST + 3, 8])
     assert _allowed(after, VOCAB)[1] == FIRST + 4
     forgot = TimestampRow(0, TimestampRules(FIRST), END, [8])

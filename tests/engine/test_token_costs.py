@@ -1,4 +1,4 @@
-"""The two parts of the cost of tokens, learned from steps with known durations. Seconds are milliseconds here."""
+"""The two parts of the cost of prefill tokens are learned from steps of known durations. Times are in milliseconds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def duration(tokens: int) -> float:
 
 
 def learned(*sizes: int, has_fixed_part: bool = True, times: int = TRIALS) -> TokenCosts:
-    """Costs that have seen steps of some sizes, each several times."""
+    """Costs learned from steps of the given sizes in tokens. times: how often each size is observed."""
     costs = TokenCosts(has_fixed_part)
     for _ in range(times):
         for tokens in sizes:

@@ -1,4 +1,4 @@
-"""Settings that only ban and force tokens need no text, and rows of a group with such settings may be one object."""
+"""Settings that only ban and force tokens do not depend on the text, so all rows of a group can share one object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wide beam searches, whose candidates are found in two passes, equal those that find all at once, and transformers."""
+"""Beam searches with many beams, whose candidates are found in two passes, equal a single pass and transformers."""
 
 from __future__ import annotations
 
@@ -99,5 +99,5 @@ def test_a_row_is_searched_again_only_if_it_may_have_more():
 
     Group.beams.advance(np.zeros((1, 8), np.float32) - np.arange(8), np.arange(8)[None] + 2)
     values = np.array([[-1, -2, -9], [-1, -1.2, -1.3], [-1, -2, -9], [-1, -2, -9]], np.float32)
-    # Sums with the scores 0, -1, -2 and -3: the eighth best is -4, and only the second row ends with a better one.
+    # With the beam scores 0, -1, -2 and -3, the eighth best sum is -4. Only the last value of the second row is better.
     assert wide_searches._rows_with_more(values, [Group]) == [1]

@@ -15,20 +15,11 @@ import pytest
 
 from server.engine.process.worker_socket import ConnectionClosed, WorkerSocket
 from server.ipc.wire.descriptions import EngineOptions, ModelSpec
+from server.ipc.wire.encode_messages import Encode, EncodeItem
 from server.ipc.wire.frames import FRAME_HEADER, encode_frame
-from server.ipc.wire.messages import (
-    Abort,
-    Configure,
-    Encode,
-    EncodeItem,
-    LoadFailed,
-    Progress,
-    Ready,
-    Shutdown,
-    Stats,
-    StepOutput,
-    decode_from_worker,
-)
+from server.ipc.wire.messages import decode_from_worker
+from server.ipc.wire.step_messages import Abort, Stats, StepOutput
+from server.ipc.wire.worker_messages import Configure, LoadFailed, Progress, Ready, Shutdown
 from tests.engine.harness import generate, reference
 from tests.engine.worker_process import ROOT, Worker
 from tests.waiting import HANG_SECONDS, eventually
@@ -76,7 +67,7 @@ def test_a_worker_from_configure_to_shutdown(pairs, worker):
     assert [finished[2].hypotheses[0].token_ids] == expected
     assert failed[5].code == "request_too_large" and sorted(encoded) == [0, 1, 2]
 
-    # Stats are also sent while the worker is idle, and report that no blocks are in use.
+    # An idle worker also sends statistics, which report that no blocks are in use.
     for _ in range(4):
         stats = worker.until(Stats)
     assert stats.running == stats.waiting == 0 and set(stats.kv_blocks_used.values()) == {0}
@@ -127,7 +118,10 @@ def test_the_worker_exits_when_the_connection_closes(pairs, worker):
 
 
 def test_the_worker_exits_when_its_parent_is_killed(tmp_path):
-    """The worker inherits both ends of the socket, so only the death of its parent can end it."""
+    """The worker exits when its parent is killed.
+
+    The socket stays open in this test, because the worker has inherited both ends of it.
+    """
     script = f"""
 import os, socket, subprocess, sys, time
 ours, theirs = socket.socketpair()

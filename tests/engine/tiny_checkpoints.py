@@ -282,7 +282,7 @@ HYBRIDS = (
     "nemotron_h",
     "mamba2",
 )
-"""Decoders with mixers."""
+"""Names of decoders with recurrent mixers."""
 SEQ2SEQ = {
     "t5": ("T5ForConditionalGeneration", transformers.T5Config(**_T5, num_layers=2)),
     "t5-gated-untied": (

@@ -1,4 +1,4 @@
-"""A worker process for tests, without the supervisor."""
+"""Run a worker process in tests, without the supervisor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from pathlib import Path
 
 from server.ipc.wire.descriptions import EngineOptions, ModelSpec
 from server.ipc.wire.frames import FRAME_HEADER, encode_frame
-from server.ipc.wire.messages import Configure, Message, decode_from_worker
+from server.ipc.wire.message_base import Message
+from server.ipc.wire.messages import decode_from_worker
+from server.ipc.wire.worker_messages import Configure
 from server.ipc.workers.weight_memory import WeightMemory
 from tests.waiting import HANG_SECONDS
 
@@ -22,8 +24,7 @@ DEVICE = os.environ.get("TRIPTYCH_TEST_DEVICE", "cpu")
 class Worker:
     """A simple client that starts a worker and reads its messages one by one, with blocking reads.
 
-    weights: memory for weights that it shares with other workers, or None.
-    arguments: further arguments of the worker's command.
+    weights: shared memory for the weights of several workers, or None. arguments: further arguments of the worker.
     """
 
     def __init__(self, weights: WeightMemory | None = None, arguments: Sequence[str] = ()) -> None:
@@ -74,7 +75,7 @@ class Worker:
         self.send(Configure(epoch, DEVICE.split(":")[0], specs, options, self.weights_descriptor))
 
     def end(self) -> None:
-        """Kill the process if it runs, and wait for its end."""
+        """Kill the process if it is running, and wait until it has ended."""
         self.socket.close()
         if self.process.poll() is None:
             self.process.kill()

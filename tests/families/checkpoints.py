@@ -1,4 +1,4 @@
-"""One small random checkpoint of each model type in the registry, with a tokenizer, as a user has it on disk."""
+"""Write a small random checkpoint with a tokenizer for each model type in the registry, as a user would have it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tests.e2e import gliner2_checkpoints, gliner_checkpoints, retrieval_checkpo
 from tests.engine.tiny_checkpoints import GENERATING
 from tests.parity import cohere_asr, ctc, moonshine, parakeet, speech
 from tests.parity.checkpoints import edit_config, write_model
+from tests.parity.encoder_decoder_cases import CASES as SEQ2SEQ
 from tests.parity.lara_mini import write_lara_mini
 from tests.parity.native_twins import rewrite_as_native
 from tests.parity.published_code import (
@@ -29,7 +30,6 @@ from tests.parity.published_code import (
 from tests.parity.recent_encoder_cases import BODIES as RECENT_BODIES
 from tests.parity.test_clip import CASES as CLIP
 from tests.parity.test_decoders import CASES as DECODERS
-from tests.parity.test_encoder_decoders import CASES as SEQ2SEQ
 from tests.parity.test_encoders import BODIES
 from tests.parity.test_modernvbert import config as modernvbert_config
 from tests.parity.test_published_layouts import write_layout
@@ -56,14 +56,17 @@ LANGUAGE_TOKENS = {
 }
 PAIR = {"source_lang": "en", "target_lang": "fr"}
 STATED_PAIRS = ("marian", "triptych")
-"""Model types whose `tokenizer_config.json` states the languages."""
+"""Model types whose languages are in `tokenizer_config.json`."""
 STATED_TASKS = ("mt5", "umt5", "longt5", "switch_transformers")
-"""Model types whose `config.json` states the languages, as a task with a prefix."""
+"""Model types whose languages are in `config.json`, as a task with a prefix."""
 TRANSLATION = {"translation_en_to_fr": {"prefix": "translate English to French: "}}
 
 
 def _first_cases() -> dict[str, tuple[str, Any, Callable[[Any], None] | None]]:
-    """Class of transformers, configuration and change of one model of each model type that transformers has."""
+    """For each model type that transformers has: one model.
+
+    It consists of the name of the class, the configuration, and a function that changes the model, or None.
+    """
     found: dict[str, tuple[str, Any, Callable[[Any], None] | None]] = {}
     for architecture, config, *change in (DECODERS | SEQ2SEQ).values():
         found.setdefault(config.model_type, (architecture, config, change[0] if change else None))
@@ -121,7 +124,7 @@ WRITERS: Mapping[str, Callable[[Path], object]] = {
     "jina_embeddings_v5": lambda directory: write_jina5(directory, "grouped"),
     "llama_bidirec": lambda directory: write_llama_bidirec(directory, "grouped"),
 }
-"""Writers of the model types that transformers cannot write as they are published."""
+"""Functions that write checkpoints of the model types that transformers cannot write in their published form."""
 NAMED: Mapping[str, Callable[[Path], object]] = {
     "EmbeddingGemma": lambda directory: _write_body(directory, "embedding-gemma-small"),
     "Arctic-Embed-M-2": lambda directory: write_layout(directory, "gte-snowflake"),
@@ -130,7 +133,7 @@ NAMED: Mapping[str, Callable[[Path], object]] = {
     "causal-off": lambda directory: _write_body(directory, "bidirectional-qwen3"),
     "MADLAD": lambda directory: _write_case(directory, "t5"),
 }
-"""Checkpoints that users know by a name which is no model type."""
+"""Functions that write checkpoints whose published name is no model type."""
 RETRIEVAL: Mapping[str, Callable[[Path], Path]] = {
     "BGE-M3": retrieval_checkpoints.write_bge_m3,
     "ColBERT": retrieval_checkpoints.write_colbert,
@@ -139,8 +142,9 @@ RETRIEVAL: Mapping[str, Callable[[Path], Path]] = {
     "GLiNER": lambda directory: gliner_checkpoints.write(directory, gliner_checkpoints.SPANS),
     "GLiNER2": lambda directory: gliner2_checkpoints.write(directory, "projection"),
 }
-"""Checkpoints of retrieval models by name. They have tokenizers of their own, and heads that are recognised by their
-files."""
+"""Functions that write checkpoints of retrieval models, with special tokenizers, by name.
+
+The server recognises the heads of these models by their files."""
 
 CTC = {
     "parakeet_ctc": "parakeet-ctc",
@@ -150,17 +154,17 @@ CTC = {
     "unispeech-sat": "unispeech-sat",
     "wavlm": "wavlm-base",
 }
-"""Shape of the checkpoint of each model type with a CTC head."""
+"""For each model type with a CTC head: name of the checkpoint's shape."""
 UNTIMED = {
     "moonshine": (moonshine.write, "moonshine-tiny"),
     "moonshine_streaming": (moonshine.write, "moonshine-streaming-tiny"),
     "cohere_asr": (cohere_asr.write, "cohere-transcribe"),
 }
-"""Writer and shape of the checkpoint of each speech model whose decoder writes text alone."""
+"""For each speech model without timestamp tokens: function that writes it, and name of its shape."""
 
 
 def covered() -> set[str]:
-    """Model types of which this module writes a checkpoint."""
+    """The model types of which this module can write a checkpoint."""
     return {*CASES, *WRITERS, *CTC, *UNTIMED, "whisper"}
 
 
@@ -193,17 +197,20 @@ def write_checkpoint(directory: Path, name: str) -> Path:
 
 
 def architecture_of(directory: Path) -> str:
-    """The class that the `config.json` of a checkpoint names. Published files may name a second one after it."""
+    """The first class in `architectures` of a checkpoint's `config.json`."""
     return str(json.loads((directory / "config.json").read_text())["architectures"][0])
 
 
 def tasks_of(model_type: str, architecture: str) -> list[str]:
-    """The tasks that the registry promises for an architecture."""
+    """The tasks of an architecture according to the registry."""
     return list(FAMILIES[model_type].architectures[architecture])
 
 
 def write_tokenizer(directory: Path, languages: tuple[str, ...], settings: Mapping[str, str]) -> None:
-    """Write a tokenizer of single letters, whose ids fit into the vocabulary of every model of the tests."""
+    """Write a tokenizer with a token for each letter. Its ids fit into the vocabulary of every test model.
+
+    languages: tokens of languages. settings: further settings for `tokenizer_config.json`.
+    """
     tokens = (*SPECIAL, *CHARACTERS)
     backend = Tokenizer(models.BPE({token: index for index, token in enumerate(tokens)}, [], unk_token="<unk>"))
     backend.normalizer = normalizers.Lowercase()

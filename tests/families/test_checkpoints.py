@@ -1,6 +1,6 @@
 """A checkpoint of every model type passes `triptych check`, and a server answers requests for each of its tasks.
 
-Families that are refused give one line with the reason.
+For families that are refused, `triptych check` prints one line with the reason.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ NAMED_TASKS = {
     "GLiNER": ["token_classify"],
     "GLiNER2": ["token_classify"],
 }
-"""Tasks of the checkpoints that are known by a name which is no model type."""
+"""Tasks of the checkpoints whose published name is no model type."""
 FLAGS = {"Qwen3-Reranker": ("--rerank-prompts", "{name}=qwen3-reranker")}
 NAMES = (*sorted(FAMILIES), *NAMED_TASKS)
 TEXT = "the old sailor"
@@ -65,7 +65,7 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "rerank": ("/rerank", {"query": TEXT, "texts": [TEXT, "a frog"]}),
     "token_classify": ("/token_classify", {"inputs": TEXT, "labels": ["person"]}),
 }
-"""Path and body of one request for each task, except for `transcribe`."""
+"""Path and body of a request for each task, except for `transcribe`."""
 
 
 @pytest.fixture(scope="module")
@@ -81,12 +81,12 @@ def directory_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
 
 
 def promised(name: str, directory: Path) -> list[str]:
-    """Tasks that the documentation promises for a checkpoint of these tests."""
+    """The tasks that a checkpoint must have. name: model type, or key of `NAMED_TASKS`."""
     return NAMED_TASKS.get(name) or checkpoints.tasks_of(name, checkpoints.architecture_of(directory))
 
 
 def flags_of(name: str, served: str) -> list[str]:
-    """Flags that a checkpoint needs. served: the name under which it is served."""
+    """The command-line flags that a checkpoint needs. served: name under which the model is served."""
     return [flag.format(name=served) for flag in FLAGS.get(name, ())]
 
 
@@ -110,8 +110,8 @@ def test_check_describes_the_checkpoint(name: str, directory_of: Callable[[str],
     tasks = promised(name, directory)
     assert table["serves"].split(", ") == tasks
     assert "warning" not in table and int(table["parameters"].replace(",", "")) > 0
-    # A CTC head generates nothing. The checkpoints of most speech models name no language. The languages of Cohere ASR
-    # are those of its prompts.
+    # A model with a CTC head has no KV cache. Most speech checkpoints do not list languages. Cohere ASR has them in
+    # its prompts.
     has_decoder = name not in checkpoints.CTC
     assert ("KV cache" in table) is (has_decoder and bool({"generate", "translate", "transcribe"} & set(tasks)))
     names_languages = name in ("whisper", "cohere_asr") or "translate" in tasks
@@ -121,7 +121,10 @@ def test_check_describes_the_checkpoint(name: str, directory_of: Callable[[str],
 
 
 def test_no_checkpoint_needs_the_compiler_of_torch(directory_of: Callable[[str], Path]) -> None:
-    """Operations on the meta device may import `torch._dynamo`, which takes seconds at the start of a server."""
+    """No checkpoint makes torch import `torch._dynamo`, which would take seconds at the start of a server.
+
+    Some operations on the meta device do that.
+    """
     directories = [str(directory_of(name)) for name in NAMES if name not in FLAGS]
     done = subprocess.run(
         [sys.executable, "-c", LOADED_WITHOUT_THE_COMPILER, *directories],
@@ -134,7 +137,7 @@ def test_no_checkpoint_needs_the_compiler_of_torch(directory_of: Callable[[str],
 
 
 def test_check_in_a_new_interpreter(directory_of: Callable[[str], Path]) -> None:
-    """The other runs of `check` are forks of one process that has imported everything."""
+    """`triptych check` works in a new interpreter. Other tests fork a process that has imported everything."""
     command = [*COMMAND, "check", str(directory_of("qwen3_5_text"))]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=HANG_SECONDS)
     assert (done.returncode, done.stderr) == (0, "") and "qwen3_5 (Qwen3_5ForCausalLM)" in done.stdout
@@ -142,7 +145,7 @@ def test_check_in_a_new_interpreter(directory_of: Callable[[str], Path]) -> None
 
 @pytest.fixture(scope="module")
 def server(directory_of: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """One server with the checkpoints of all model types."""
+    """A server with the checkpoints of all model types."""
     models = [f"{name}={directory_of(name)}" for name in NAMES]
     flags = [flag for name in NAMES for flag in flags_of(name, name)]
     log = tmp_path_factory.mktemp("server") / "log"
@@ -151,7 +154,7 @@ def server(directory_of: Callable[[str], Path], tmp_path_factory: pytest.TempPat
 
 
 def test_a_server_answers_for_every_model_type(server: RunningServer, directory_of: Callable[[str], Path]) -> None:
-    """One request for each task of each model. `/info` lists the tasks of the documentation."""
+    """A server answers a request for each task of each model, and `/info` lists the right tasks."""
     tasks = {name: promised(name, directory_of(name)) for name in NAMES}
     failed = {(name, task): why for name in NAMES for task in tasks[name] if (why := _problem(server, name, task))}
     listed = {model["name"]: model["tasks"] for model in server.get("/info").json()["models"]}
@@ -159,7 +162,7 @@ def test_a_server_answers_for_every_model_type(server: RunningServer, directory_
 
 
 def _problem(server: RunningServer, name: str, task: str) -> str | None:
-    """Why a model does not answer a request for a task; None if it does."""
+    """Send a request for a task to a model. Returns None if it is answered, else the status and the error."""
     if task == "transcribe":
         sound = {"file": ("sound.wav", wav(recording(0.5)), "audio/wav")}
         response = server.post("/v1/audio/transcriptions", data={"model": name, "language": "en"}, files=sound)
@@ -173,7 +176,10 @@ def _problem(server: RunningServer, name: str, task: str) -> str | None:
 
 @pytest.mark.parametrize("model_type", sorted(REFUSED))
 def test_a_refused_family_gives_its_reason_in_one_line(model_type: str, tmp_path: Path) -> None:
-    """The reason is reported before problems of the tokenizer: such families often have a tokenizer of another kind."""
+    """A refused family is reported in one line with the reason, before any error of the tokenizer.
+
+    Such families often have a tokenizer that cannot be read.
+    """
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, "architectures": ["AnyModel"]}))
     done = warm_processes.run("check", f"it={tmp_path}")
     reason = f"{REFUSED[model_type]}; the nearest served family is {NEAREST_OF_REFUSED[model_type]}"

@@ -1,7 +1,7 @@
 """Published `config.json` files describe the model that transformers builds from them, or are refused with a reason.
 
-`tests/published/configurations.json` has their settings with repository, commit and path, without fields that say
-nothing about the model. Vision and audio parts are empty: they are left out at load.
+`tests/published/configurations.json` contains their settings with repository, commit and path, without fields that do
+not describe the model. Vision and audio parts are empty, because they are not loaded.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ REFUSED = {
     "glm-4-9b-chat": "nearest served family is glm",
     "chatglm3-6b": "nearest served family is glm",
 }
-"""Files that are refused, with a part of the message. That of MiniCPM3 names no `model_type`."""
+"""Files that are refused, and a part of the error message of each. The file of MiniCPM3 has no `model_type`."""
 SERVED = sorted(ENTRIES.keys() - REFUSED.keys())
 OTHER_PARTS = ("vision", "visual", "audio", "multi_modal_projector", "embed_vision", "embed_audio")
 SMALL = {
@@ -54,11 +54,11 @@ SMALL = {
     "num_hidden_layers": 2,
     "vocab_size": 320,
 }
-"""Sizes that take the place of the published ones, where a file has them."""
+"""Small sizes that replace published sizes, if a file has them."""
 
 
 def build(config: dict[str, Any]) -> transformers.PreTrainedModel:
-    """The model of transformers on the meta device, without parts for pictures and sound."""
+    """Build the model of transformers on the meta device, without its vision and audio parts."""
     kind = config["model_type"]
     text = {name: value for name, value in config.items() if name not in ("vision_config", "audio_config")}
     tiny = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "depth": 1}
@@ -72,7 +72,7 @@ def build(config: dict[str, Any]) -> transformers.PreTrainedModel:
 
 
 def names_of(model: transformers.PreTrainedModel) -> dict[str, torch.Tensor]:
-    """The tensors of a model's text part, as `save_pretrained` names them; tied ones once."""
+    """The tensors of a model's text part by the names of `save_pretrained`. Tied tensors occur once."""
     tied = set(model.all_tied_weights_keys)
     tensors = {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
     return {name: tensor for name, tensor in tensors.items() if not any(part in name for part in OTHER_PARTS)}
@@ -92,7 +92,7 @@ def test_the_corpus_says_where_each_file_is_from() -> None:
 
 @pytest.mark.parametrize("name", SERVED)
 def test_the_tensors_are_those_of_transformers(name: str) -> None:
-    """Names and shapes at the published size. Nothing is stored or computed."""
+    """The names and shapes of tensors equal those of transformers at the published size, without any weights."""
     config = ENTRIES[name]
     family, architecture = family_of(config)
     ours = family.config(config, architecture)
@@ -122,7 +122,7 @@ def test_minicpm3_is_served_with_its_type() -> None:
 
 
 def small(config: dict[str, Any]) -> dict[str, Any]:
-    """A configuration with few narrow layers; the other settings are as published."""
+    """Copy a configuration with few, narrow layers. The other settings are as published."""
     heads = config.get("num_attention_heads", 0)
     changed = {name: value for name, value in SMALL.items() if name in config}
     if "num_key_value_heads" in config:

@@ -1,4 +1,4 @@
-"""`triptych quantize` rounds the matrices of every family that `--quantize` rounds, or refuses the family by name."""
+"""For every family, `triptych quantize` rounds the same matrices as `--quantize`, or refuses the family."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ REFUSED = {
     "squeezebert": "its shape is [32, 16, 1]",
     "triptych": "a tensor named 'weight' for each linear",
 }
-"""Model types whose linears are no matrices of their own in a checkpoint, with a part of the message."""
+"""Refused model types, whose linear layers are not stored as separate matrices, and a part of the error message."""
 REPEATED = ("lfm3",)
-"""Model types with a matrix whose rows are repeated when it is loaded."""
+"""Model types with a matrix whose rows are repeated at load."""
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES))

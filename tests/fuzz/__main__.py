@@ -1,9 +1,10 @@
 """Fuzz the parsers and the routes: `python -m tests.fuzz [--seconds N] [TARGET ...]`, guided by coverage (atheris).
 
-The target `routes` sends requests made from the OpenAPI document to a server with the fake worker.
-Each target runs in a process of its own for an equal part of the time. An input that fails is written into
-`tests/fuzz/corpus/TARGET/`, where `make test` repeats it from then on. Other new inputs stay in `build/fuzz/TARGET/`,
-where the next run begins.
+The target `routes` sends requests generated from the OpenAPI document to a server with a fake worker. Each target runs
+in a separate process for an equal part of the time.
+
+An input that fails is written to `tests/fuzz/corpus/TARGET/`, and `make test` repeats it from then on. Other
+interesting inputs are kept in `build/fuzz/TARGET/`, from which the next run starts.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ ROOT = Path(__file__).resolve().parents[2]
 ROUTES = "routes"
 CORPUS = Path(__file__).with_name("corpus")
 PACKAGES = ["server.api", "server.text", "server.audio", "server.client.connection", "server.api_keys", "weights.read"]
-"""Packages in which new paths through the code count as progress."""
+"""Packages whose code coverage guides the search."""
 MAX_INPUT_BYTES = 1 << 14
 INPUT_SECONDS = 25
-"""An input that takes longer is a failure."""
+"""Longest time that a target may take for an input."""
 
 
 def main() -> int:
-    """Run the targets. Returns 1 if an input fails."""
+    """Run the targets. Returns the exit status: 1 if an input fails."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Fuzz the parsers.")
     parser.add_argument("targets", nargs="*", metavar="TARGET", help="targets to run; all without any")
     parser.add_argument("--seconds", type=int, default=600, help="time for all targets together (default: 600)")

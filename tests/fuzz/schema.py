@@ -1,4 +1,4 @@
-"""Requests made from the OpenAPI document of a running server, valid and invalid, for every route (promise 13)."""
+"""Generate valid and invalid requests from the OpenAPI document of a running server, for every route (promise 13)."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from tests.waiting import HANG_SECONDS
 RECORDINGS = st.builds(
     wav, st.sampled_from([0.0, 0.1, 2.0]), st.sampled_from([8_000, 16_000]), st.integers(1, 2), st.just(16)
 )
-"""Recordings for the routes whose body is audio, which take any other bytes too."""
+"""Strategy for WAV recordings, for the routes whose body is audio. Any other bytes are also valid by the schema."""
 schemathesis.openapi.media_type("audio/wav", RECORDINGS | st.binary(max_size=100_000))
 SEQUENCES = st.text(min_size=1, max_size=40) | st.lists(st.integers(0, 99), min_size=1, max_size=8)
 LINES = st.lists(SEQUENCES, min_size=1, max_size=20).map(lambda found: "\n".join(map(json.dumps, found)).encode())
-"""Sets of allowed sequences as JSON lines, for the route that stores them."""
+"""Strategy for sets of allowed sequences as JSON lines, for the route that stores them."""
 schemathesis.openapi.media_type("application/x-ndjson", LINES | st.binary(max_size=1_000))
 MODES = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
 
 
 EXAMPLES = 10
-"""Requests of one kind to one route, before the next route."""
+"""Number of successive requests of one kind (valid or invalid) to a route, before the next route."""
 
 
 def check_routes(url: str, seconds: float = 0.0) -> Counter[tuple[str, str, int]]:
-    """Send valid and invalid requests to each route. Returns their number by route, kind and status.
+    """Send valid and invalid requests to each route. Returns the number of requests by route, kind and status.
 
     Fails for a status of 500 or above, an answer without a request id, and an error that is not JSON.
 
     url: address of the server.
-    seconds: 0 for one fixed request of each kind to each route; else random ones until this time has passed.
+    seconds: time for random requests; 0 for one fixed request of each kind to each route.
     """
     schema = schemathesis.openapi.from_dict(httpx.get(f"{url}/openapi.json", timeout=HANG_SECONDS).json())
     models = _models_by_route(url)
@@ -59,7 +59,7 @@ def check_routes(url: str, seconds: float = 0.0) -> Counter[tuple[str, str, int]
 
 
 def totals(counts: Counter[tuple[str, str, int]]) -> Counter[tuple[str, int]]:
-    """The number of requests by kind and status."""
+    """Sum the numbers of requests over all routes. Returns the number by kind and status."""
     found: Counter[tuple[str, int]] = Counter()
     for (_, kind, status), count in counts.items():
         found[kind, status] += count
@@ -74,7 +74,13 @@ def _send(
     models: dict[str, list[str]],
     derandomize: bool,
 ) -> list[int]:
-    """Send requests of one kind to one route. Returns their statuses; none if the route has no such requests."""
+    """Send requests of one kind to one route. Returns the statuses of the answers.
+
+    The list is empty if the route has no requests of this kind.
+
+    mode: valid or invalid requests. examples: number of requests. models: models by path of the route.
+    derandomize: whether to send the same requests in every run.
+    """
     statuses: list[int] = []
 
     @settings(
@@ -106,9 +112,11 @@ def _send(
 
 
 def _name_a_model(case: Any, models: dict[str, list[str]], number: int) -> None:
-    """Put the name of a loaded model in place of a generated one, so that the request passes the first check.
+    """Replace a generated model name in a request by that of a loaded model. Otherwise the request would be refused.
 
-    A timeout becomes a long one, because a passed deadline is an answer with status 504.
+    A generated timeout is replaced by a long one, because the status 504 after a deadline would count as an error.
+
+    number: index that selects the model.
     """
     fitting = models.get(case.path) or [name for names in models.values() for name in names]
     name = fitting[number % len(fitting)]

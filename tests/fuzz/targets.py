@@ -1,7 +1,7 @@
-"""Functions that take any bytes and must not fail: the parsers of everything that comes from outside.
+"""The fuzzing targets: functions that pass any bytes to a parser of external data.
 
-A target returns for bad input that is refused with the documented error, and raises for any other outcome. For valid
-input it checks the properties of the result. `tests/fuzz/corpus/TARGET/` has the inputs of each target.
+A target returns normally if the parser refuses the bytes with its documented error. It raises for any other error. For
+valid input it checks properties of the result. `tests/fuzz/corpus/TARGET/` contains inputs for each target.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from server.audio.read import max_seconds_of, reading_bytes
 from server.audio.wav import AudioError, read_wav
 from server.client.connection import StreamEvent, read_events
 from server.errors import EngineFailure, RequestError, StartError
-from server.text.markup.markup import MarkupOptions, parse
+from server.text.markup.markup import parse
+from server.text.markup.markup_options import MarkupOptions
 from server.text.markup.markup_tokens import MarkupError
 from server.text.tokenizers.load import load_tokenizer
 from server.text.tokens.detokenizer import IncrementalDetokenizer
@@ -44,7 +45,10 @@ Target = Callable[[bytes], None]
 
 
 def dialects(data: bytes) -> None:
-    """The path of a route, a line break, and a JSON body: read, validated and converted to a specification."""
+    """A JSON body is read, validated and converted to a specification.
+
+    data: path of a route, a line break, and the body.
+    """
     path, _, raw = data.partition(b"\n")
     for route in ROUTES:
         if route.path.encode() == path:
@@ -58,12 +62,12 @@ def dialects(data: bytes) -> None:
 
 
 def html(data: bytes) -> None:
-    """A document in HTML. Its parts, joined, are the unchanged document."""
+    """Parse an HTML document. Its parts, joined again, must be the unchanged document."""
     _markup(data, MarkupOptions("html"))
 
 
 def xml(data: bytes) -> None:
-    """A document in XML. Its parts, joined, are the unchanged document."""
+    """Parse an XML document. Its parts, joined again, must be the unchanged document."""
     _markup(data, MarkupOptions("xml"))
 
 
@@ -78,7 +82,7 @@ def _markup(data: bytes, options: MarkupOptions) -> None:
 
 
 def wav(data: bytes) -> None:
-    """A recording. Samples are finite, and no more than the limit. Bounds are known before it is read."""
+    """Read a WAV recording. The samples must be finite, and at most as many as the header and the limit allow."""
     longest = max_seconds_of(data, 2.0)
     assert (longest is None or 0 <= longest <= 2.0) and reading_bytes(data) >= len(data)
     assert "\n" not in container_of(data).name
@@ -91,7 +95,7 @@ def wav(data: bytes) -> None:
 
 
 def events(data: bytes) -> None:
-    """A stream of server-sent events, as our client reads it, in one piece and byte by byte."""
+    """Our client reads a stream of server-sent events, in one piece and byte by byte."""
     assert _read_events([data]) == _read_events([bytes([byte]) for byte in data])
 
 
@@ -115,9 +119,9 @@ def _read_events(chunks: list[bytes]) -> list[StreamEvent]:
 
 
 def detokenizer(data: bytes) -> None:
-    """The streamed text of any tokens is their decoded text.
+    """The streamed text of any tokens must be the decoded text of all tokens.
 
-    The first byte chooses the demo model, and each two further bytes a token.
+    data: the first byte chooses the demo model, and each two further bytes choose a token.
     """
     if not data:
         return
@@ -135,12 +139,12 @@ def _demo_tokenizer(number: int) -> Tokenizer:
 
 
 def safetensors(data: bytes) -> None:
-    """A weight file. If it opens, each tensor that it lists must be readable."""
+    """Open a safetensors file. If that succeeds, each tensor in it must be readable."""
     _checkpoint({"model.safetensors": data})
 
 
 def weight_index(data: bytes) -> None:
-    """The index of a checkpoint in several files."""
+    """Open a checkpoint with this index of weight files."""
     _checkpoint({"model.safetensors.index.json": data})
 
 
@@ -158,17 +162,17 @@ def _checkpoint(files: dict[str, bytes]) -> None:
 
 
 def tokenizer_json(data: bytes) -> None:
-    """A `tokenizer.json`. If it loads, it tokenizes."""
+    """Load a `tokenizer.json`. If that succeeds, tokenizing must not fail."""
     _tokenizer("tokenizer.json", data)
 
 
 def sentencepiece(data: bytes) -> None:
-    """A `spiece.model`."""
+    """Load a SentencePiece model (`spiece.model`). If that succeeds, tokenizing must not fail."""
     _tokenizer("spiece.model", data)
 
 
 def tokenizer_config(data: bytes) -> None:
-    """A `tokenizer_config.json` with valid other files."""
+    """Load a `tokenizer_config.json` beside a valid `tokenizer.json`. If that succeeds, tokenizing must not fail."""
     _tokenizer("tokenizer_config.json", data, {"tokenizer.json": (DEMO / "story" / "tokenizer.json").read_bytes()})
 
 
@@ -181,13 +185,13 @@ def _tokenizer(name: str, data: bytes, others: dict[str, bytes] | None = None) -
         except TokenizerError as error:
             assert "\n" not in str(error) and directory not in str(error)
             return
-        # It fails for one request, for example, if the vocabulary has no token for unknown characters.
+        # An error for a single request is allowed, for example if the vocabulary has no token for unknown characters.
         with contextlib.suppress(EngineFailure):
             tokenizer.encode(["The old fox.", "\u00e9\U0001f600"])
 
 
 def key_file(data: bytes) -> None:
-    """A TOML file of API keys. No message has a part of its values."""
+    """Read a TOML file of API keys. No error message may contain one of its long values."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "keys.toml"
         path.write_bytes(data)

@@ -1,4 +1,4 @@
-"""Every kept input of every fuzzing target, once. `make fuzz` searches for more."""
+"""Run every fuzzing target on every stored input once. `make fuzz` searches for further inputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_every_corpus_has_a_target() -> None:
 
 @pytest.mark.parametrize("name", ["wav", "html", "dialects", "safetensors"])
 def test_a_parser_that_fails_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Targets accept documented exceptions only. Here each parser raises another one."""
+    """Negative control: if a parser raises an undocumented exception, the target fails."""
     from tests.fuzz import targets
 
     def fail(*arguments: object) -> None:

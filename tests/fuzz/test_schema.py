@@ -1,4 +1,4 @@
-"""Requests made from the OpenAPI document: none gets a 5xx or ends the worker. `make fuzz` sends many more."""
+"""Requests generated from the OpenAPI document never get a 5xx or end the worker. `make fuzz` sends many more."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.wire.conftest import checkpoints as checkpoints
 from tests.wire.conftest import start as start
 
 SECONDS = float(os.environ.get("SCHEMA_SECONDS", "0"))
-"""Time for random requests. 0: one fixed request of each kind for each route."""
+"""Time for random requests; 0 for one fixed request of each kind to each route."""
 
 
 def test_every_route_answers_every_request(start: Callable[..., Process]) -> None:
@@ -33,7 +33,7 @@ def test_every_route_answers_every_request(start: Callable[..., Process]) -> Non
 
 
 def test_a_fault_is_noticed(start: Callable[..., Process], checkpoints: list[str]) -> None:
-    """The fake worker fails a request at `%`: with such a prompt in every request, the check fails."""
+    """Negative control: if every request makes the fake worker fail (a prompt with `%`), the check fails."""
     from tests.fuzz import schema
 
     server = start().wait_ready()

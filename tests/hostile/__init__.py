@@ -1,1 +1,1 @@
-"""Hostile checkpoints: each is refused at once, in one line, and costs little memory."""
+"""Hostile checkpoints are refused quickly, with an error message of one line, and need little memory."""

@@ -1,7 +1,7 @@
 """Run all hostile checkpoints: `python -m tests.hostile [--write docs/hostile-files.md] [--json] [WORDS...]`.
 
-Prints a line for each: seconds, memory at the peak, and the message. `--write` replaces the table of a page. `--json`
-prints one JSON object instead, by the name of the case.
+Prints a line for each case: seconds, peak memory, and the error message. `--write` replaces the table in a page.
+`--json` prints a JSON object with the result of each case instead.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BEGIN, END = "<!-- table: begin (python -m tests.hostile --write) -->", "<!-- ta
 
 
 def measure_all(words: list[str]) -> dict[str, Refusal]:
-    """Measure the cases whose names contain one of the words, or all."""
+    """Measure the cases whose names contain one of the words; all cases without words."""
     found = {}
     for cases in CASES.values():
         for name, case in cases.items():

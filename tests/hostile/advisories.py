@@ -1,4 +1,4 @@
-"""Classes of advisories that were published in 2025 and 2026 of servers for models, with a test for each.
+"""Classes of published security advisories about model servers (2025 and 2026), with tests for each class.
 
 `docs/advisories.md` has the table: `python -m tests.hostile.advisories docs/advisories.md` writes it.
 """
@@ -13,7 +13,10 @@ BEGIN, END = "<!-- table: begin (python -m tests.hostile.advisories) -->", "<!--
 
 
 class Advisory(NamedTuple):
-    """A class of faults. name: what happens. examples: published cases. tests: as pytest names them."""
+    """A class of vulnerabilities.
+
+    name: description of the vulnerability. examples: published cases. tests: names of our tests, as in pytest.
+    """
 
     name: str
     examples: str
@@ -176,7 +179,7 @@ def table() -> str:
 
 
 def written(text: str) -> str:
-    """A page with the present table in place of its own."""
+    """Replace the table in the text of a page by the current one."""
     return f"{text[: text.index(BEGIN)]}{BEGIN}\n{table()}\n{text[text.index(END) :]}"
 
 

@@ -1,4 +1,4 @@
-"""A small checkpoint that loads, which the cases then damage, and the functions that change its files."""
+"""Write a small valid checkpoint, and change its files to make hostile ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CONFIG = {
 
 
 def write_checkpoint(directory: Path) -> None:
-    """Write a LLaMA of two layers, with a byte-level tokenizer without merges."""
+    """Write a valid checkpoint: a LLaMA with two layers, and a byte-level tokenizer without merges."""
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory, "config.json", CONFIG)
     random = np.random.default_rng(0)
@@ -65,7 +65,10 @@ def write_json(directory: Path, name: str, content: Any) -> None:
 
 
 def change_json(directory: Path, name: str, change: Callable[[Any], Any]) -> None:
-    """Replace a JSON file by what `change` makes of its content; `change` may also change it in place."""
+    """Change the content of a JSON file.
+
+    change: function that returns the new content, or changes its argument and returns None.
+    """
     path = directory / name
     content = json.loads(path.read_bytes()) if path.exists() else {}
     changed = change(content)
@@ -73,17 +76,20 @@ def change_json(directory: Path, name: str, change: Callable[[Any], Any]) -> Non
 
 
 def config(**settings: Any) -> Callable[[Path], None]:
-    """A case that changes settings of `config.json`."""
+    """Return a case that changes settings of `config.json`."""
     return lambda directory: change_json(directory, "config.json", lambda content: {**content, **settings})
 
 
 def generation(**settings: Any) -> Callable[[Path], None]:
-    """A case with a `generation_config.json`."""
+    """Return a case that writes a `generation_config.json` with these settings."""
     return lambda directory: write_json(directory, "generation_config.json", settings)
 
 
 def tensors(change: Callable[[dict[str, Any]], Mapping[str, Any] | None]) -> Callable[[Path], None]:
-    """A case that changes the tensors of the safetensors file."""
+    """Return a case that changes the tensors of the safetensors file.
+
+    change: function that returns the new tensors, or changes its argument and returns None.
+    """
 
     def apply(directory: Path) -> None:
         content = load_file(directory / "model.safetensors")
@@ -94,7 +100,10 @@ def tensors(change: Callable[[dict[str, Any]], Mapping[str, Any] | None]) -> Cal
 
 
 def header(content: Any, data: bytes = b"", length: int | None = None) -> Callable[[Path], None]:
-    """A case with a safetensors file of this header. length: length that the file states, None for the true one."""
+    """Return a case that writes a safetensors file with this header.
+
+    data: bytes after the header. length: stated length of the header; None for the true one.
+    """
 
     def apply(directory: Path) -> None:
         text = content if isinstance(content, bytes) else json.dumps(content).encode()
@@ -105,5 +114,5 @@ def header(content: Any, data: bytes = b"", length: int | None = None) -> Callab
 
 
 def tokenizer(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
-    """A case that changes `tokenizer.json`."""
+    """Return a case that changes `tokenizer.json`. change: as for `change_json`."""
     return lambda directory: change_json(directory, "tokenizer.json", change)

@@ -1,4 +1,4 @@
-"""Hostile checkpoints: each case changes the files of a small checkpoint that loads."""
+"""Hostile checkpoints. Each case is a function that changes the files of a small valid checkpoint."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _many_pieces(directory: Path) -> None:
 
 
 def _adapter(settings: Mapping[str, Any], names: Mapping[str, Any] | None = None) -> Case:
-    """An adapter in the folder `adapter` of the checkpoint."""
+    """Return a case that writes an adapter to the folder `adapter` of the checkpoint. settings: of the adapter."""
 
     def apply(directory: Path) -> None:
         folder = directory / "adapter"
@@ -267,7 +267,7 @@ SLOW = frozenset(
         "GGUF, 200,000 tensors",
     )
 )
-"""Cases that take seconds to write or to refuse. `python -m tests.hostile` and `make chaos` run them too."""
+"""Cases that take seconds. `make test` leaves them out; `python -m tests.hostile` and `make chaos` run them."""
 
 
 CASES: dict[str, Mapping[str, Case]] = {
@@ -282,7 +282,7 @@ CASES: dict[str, Mapping[str, Case]] = {
 
 
 def write_case(case: Case, directory: Path) -> tuple[Path, Path | None]:
-    """Change a checkpoint. Returns the checkpoint to read, and its adapter or None."""
+    """Apply a case to the checkpoint in a directory. Returns the path of the checkpoint, and of its adapter or None."""
     changed = case(directory)
     adapter = directory / "adapter"
     return changed or directory, adapter if adapter.is_dir() else None

@@ -49,7 +49,11 @@ def gguf(
     counts: tuple[int, int] | None = None,
     data: bytes = bytes(1 << 16),
 ) -> bytes:
-    """A file. tensors: name, shape, type and offset of each. counts: stated numbers of tensors and keys."""
+    """The bytes of a GGUF file.
+
+    metadata: type and value of each key. tensors: name, shape, type and offset of each tensor.
+    counts: stated numbers of tensors and of keys; None for the true ones. data: bytes after the header.
+    """
     stated = counts or (len(tensors), len(metadata))
     content = bytearray(b"GGUF" + struct.pack("<IQQ", 3, *stated))
     for key, (kind, entry) in metadata.items():
@@ -75,9 +79,9 @@ SHARED = [
     ("output_norm.weight", (16,), 0, 0),
     *((f"blk.{layer}.{name}.weight", shape, 0, 0) for layer in range(2) for name, shape in _OF_LAYER.items()),
 ]
-"""All tensors of the model, all in the same zeros of the file."""
+"""Table of all tensors of the model, whose data all have the same place in the file."""
 WHOLE = [(name, shape, kind, 2048 * index) for index, (name, shape, kind, _) in enumerate(SHARED)]
-"""All tensors of the model, each in its own zeros."""
+"""Table of all tensors of the model, each with its own place in the file."""
 
 
 def case(
@@ -85,7 +89,7 @@ def case(
     tensors: Sequence[tuple[str, Sequence[int], int, int]] = WHOLE,
     counts: tuple[int, int] | None = None,
 ) -> Callable[[Path], Path]:
-    """A case with a file of this header. metadata: keys that differ from those of `LLAMA`."""
+    """Return a case that writes a GGUF file. metadata: keys that differ from `LLAMA`. Other arguments as for `gguf`."""
     return whole(lambda: gguf({**LLAMA, **(metadata or {})}, tensors, counts))
 
 
@@ -107,7 +111,10 @@ def _pipe(directory: Path) -> Path:
 
 
 def _sparse(directory: Path, value: bytes) -> Path:
-    """A file of 3 GB of zeros, but for its header. value: type and beginning of a value that they end."""
+    """Write a sparse file of 3 GB whose only metadata value extends over its zeros.
+
+    value: type and first bytes of the value.
+    """
     path = directory / "m.gguf"
     path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text("x") + value)
     os.truncate(path, (3 << 30) + 100)

@@ -1,4 +1,4 @@
-"""Read a checkpoint as a server does, and measure what its refusal costs: seconds, and peak memory of the process."""
+"""Read a checkpoint as a server does, and measure the cost of its refusal: seconds, and peak memory of the process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from server.engine.process.loading import LoadError, load
+from server.engine.loading.load import LoadError, load
 from server.errors import CheckpointError
 from server.ipc.wire.descriptions import ModelSpec
 from server.model_sources import resolved
@@ -19,11 +19,10 @@ STATUS = Path("/proc/self/status")
 
 @dataclass(frozen=True)
 class Refusal:
-    """How a checkpoint was refused.
+    """The refusal of a checkpoint, and its cost.
 
-    message: the error, or empty if it was accepted.
-    seconds: processor time until then, which other processes do not change.
-    mib: memory that the process gained at its peak.
+    message: error message, or empty if the checkpoint was accepted.
+    seconds: processor time until the refusal. mib: growth of the process's memory at its peak, in MiB.
     """
 
     message: str
@@ -32,9 +31,9 @@ class Refusal:
 
 
 def read(directory: Path, adapter: Path | None = None) -> str:
-    """Read the text parts of a checkpoint, then its model. Returns the error of its refusal, or an empty text.
+    """Read the tokenizer and templates of a checkpoint, then its model. Returns the first error, or an empty text.
 
-    The two parts are read by two processes of a server. Errors of other types than theirs are not caught.
+    In a server, two processes read these two parts. Only their documented errors are caught.
     """
     failures = []
     try:
@@ -53,7 +52,7 @@ def read(directory: Path, adapter: Path | None = None) -> str:
 
 
 def measured(directory: Path, adapter: Path | None = None) -> Refusal:
-    """Read a checkpoint and measure it."""
+    """Read a checkpoint, and measure the time and the memory."""
     before = _memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the peak
     started = time.process_time()
@@ -62,6 +61,6 @@ def measured(directory: Path, adapter: Path | None = None) -> Refusal:
 
 
 def _memory(name: str) -> int:
-    """A line of the status of this process, in KiB."""
+    """The value of a line in the status of this process (/proc/self/status), in KiB. name: such as `VmRSS`."""
     lines = (line.split() for line in STATUS.read_text(encoding="ascii").splitlines())
     return next(int(fields[1]) for fields in lines if fields[0] == f"{name}:")

@@ -1,4 +1,4 @@
-"""Write SentencePiece model files without the library, so that they may be wrong."""
+"""Write SentencePiece model files without the library, so that they can be invalid."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Sequence
 
 
 def pieces(texts: Sequence[str], *, score: float = -1.0, model_type: int = 1, charsmap: bytes = b"") -> bytes:
-    """A model file. The first piece is the unknown one. score: of all pieces. charsmap: of the normaliser."""
+    """The bytes of a model file. The first piece is the unknown token.
+
+    texts: text of each piece. score: score of every piece. charsmap: character map of the normaliser.
+    """
     content = bytearray()
     for index, text in enumerate(texts):
         piece = (

@@ -1,4 +1,4 @@
-"""Faults that were published of servers of this kind in 2025 and 2026: paths from metadata, bombs, growing caches."""
+"""Vulnerabilities of other model servers (2025 and 2026): paths from metadata, compression bombs, growing caches."""
 
 from __future__ import annotations
 

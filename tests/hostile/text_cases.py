@@ -29,7 +29,7 @@ def _speech(generation: dict[str, Any] | None = None, **settings: Any) -> Case:
 
 
 def _many_templates(directory: Path) -> None:
-    """5,000 links to one template of a megabyte."""
+    """A folder of chat templates with 5,000 links to a template of one megabyte."""
     folder = directory / "chat_templates"
     folder.mkdir()
     (folder / "a.jinja").write_bytes(b"x" * (1 << 20))
@@ -49,7 +49,7 @@ def _added(directory: Path, texts: Iterable[str]) -> None:
 
 
 def _languages(count: int) -> list[str]:
-    """Codes such as `aa_AB`, which have the form of a language and a region."""
+    """`count` different codes that look like a language and a region, such as `aa_AB`."""
     letters = itertools.product(*[string.ascii_lowercase] * 2, *[string.ascii_uppercase] * 2)
     return [f"{a}{b}_{c}{d}" for a, b, c, d in itertools.islice(letters, count)]
 
@@ -66,7 +66,7 @@ def _to_any(directory: Path) -> None:
 
 
 def _texts_of_gguf(directory: Path) -> Path:
-    """Ten texts of 200 MB, which take no space on the disk."""
+    """A sparse GGUF file with ten texts of 200 MB in its metadata, which take no space on the disk."""
     content = bytearray(b"GGUF" + struct.pack("<IQQ", 3, 0, len(gguf_cases.LLAMA) + 10))
     for key, (kind, value) in gguf_cases.LLAMA.items():
         content += gguf_cases.text(key) + struct.pack("<I", kind) + gguf_cases.value(kind, value)

@@ -1,4 +1,4 @@
-"""Hostile weights, and further files that are read with them. The cases are changes of a small checkpoint."""
+"""Hostile weight files, and hostile files that are read together with weights. Each case changes a small checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import torch
 from tests.hostile.base import config, header, tensors, write_json
 
 Case = Callable[[Path], Path | None]
-"""Changes the files of a directory. Returns the checkpoint to read if that is not the directory."""
+"""Function that changes the checkpoint in a directory. Returns the path to read, or None for the directory itself."""
 
 
 LONG = "x" * 5000
@@ -60,7 +60,7 @@ def _pickle_of_code(path: Path) -> None:
 
 
 def _bomb(path: Path) -> None:
-    """An archive of torch whose 2 GB of zeros are compressed."""
+    """Write a compression bomb: a torch archive with 2 GB of compressed zeros."""
     plain = io.BytesIO()
     torch.save({"model.norm.weight": torch.zeros(16)}, plain)
     with zipfile.ZipFile(plain) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as target:
@@ -74,18 +74,18 @@ def _bomb(path: Path) -> None:
 
 
 def _pickle_of_lists(path: Path) -> None:
-    """A pickle that doubles a list 40 times."""
+    """Write a pickle that doubles a list 40 times."""
     code = b"\x80\x02]q\x00" + b"".join(b"]q\x01(h\x00h\x00eq\x00" for _ in range(40)) + b"."
     path.write_bytes(code)
 
 
 def _pickle_of_long_text(path: Path) -> None:
-    """A pickle that states a text of 4 GB."""
+    """Write a pickle that claims to contain a text of 4 GB."""
     path.write_bytes(b"\x80\x02X" + b"\xff\xff\xff\xff" + b"a" * 64)
 
 
 def _expanded_storage(path: Path) -> None:
-    """A tensor of 2 ** 40 numbers, all in one place of a storage."""
+    """Write a tensor of 2 ** 40 elements that are all the same element of its storage."""
     torch.save({"model.norm.weight": torch.zeros(1).expand(1 << 40)}, path)
 
 
@@ -105,17 +105,17 @@ def _many_dropped(directory: Path) -> None:
 
 
 def _wide(directory: Path) -> None:
-    """Shapes whose product overflows 64 bits."""
+    """Write a tensor whose number of elements overflows 64 bits."""
     header({"model.norm.weight": {"dtype": "F32", "shape": [1 << 40, 1 << 40], "data_offsets": [0, 0]}})(directory)
 
 
 def _quantized(**settings: Any) -> Case:
-    """Settings of a GPTQ checkpoint."""
+    """Return a case with the settings of a GPTQ checkpoint."""
     return config(quantization_config={"quant_method": "gptq", "bits": 4, "group_size": 128, **settings})
 
 
 def _gptq_regex(directory: Path) -> None:
-    """A regular expression that backtracks, among the settings of single modules."""
+    """Write a GPTQ checkpoint whose settings have a regular expression with exponential backtracking."""
     _quantized(dynamic={"+:(([a-z._0-9]+)+)+!": {"bits": 8}})(directory)
     tensors(
         lambda content: {
@@ -134,7 +134,10 @@ def _gptq_regex(directory: Path) -> None:
 
 
 def _special(name: str, *dropped: str) -> Case:
-    """A named pipe in the place of a file, which blocks a reader for ever."""
+    """Return a case that replaces a file by a named pipe, which would block a reader for ever.
+
+    dropped: further files to delete.
+    """
 
     def apply(directory: Path) -> Path | None:
         for file in (name, *dropped):
@@ -146,12 +149,12 @@ def _special(name: str, *dropped: str) -> Case:
 
 
 def _endless(name: str) -> Case:
-    """A link to a device without an end."""
+    """Return a case that adds a link to `/dev/zero`, which never ends. name: name of the link."""
     return lambda directory: (directory / name).symlink_to("/dev/zero")
 
 
 def _one_number(path: Path) -> None:
-    """A model of 13 GB whose tensors are all one number in the file."""
+    """Write a model of 13 GB whose tensors all consist of the same stored number."""
     number, wide = torch.zeros(1), 8192
     shapes = {"model.embed_tokens.weight": (200_000, wide), "model.norm.weight": (wide,)}
     for layer in range(2):
@@ -172,7 +175,7 @@ def _one_number(path: Path) -> None:
 
 
 def _overlapping_parts(path: Path) -> None:
-    """An archive of torch whose directory lists its largest part 2,000 times, each as another storage."""
+    """Write a torch archive whose directory lists its largest member 2,000 times, each time as another storage."""
     plain = io.BytesIO()
     torch.save({"model.norm.weight": torch.zeros(1 << 18)}, plain)
     with zipfile.ZipFile(plain) as source, zipfile.ZipFile(path, "w") as target:
@@ -187,7 +190,7 @@ def _overlapping_parts(path: Path) -> None:
 
 
 def _header_of_many(directory: Path) -> None:
-    """A header of 90 MB with 1,600,000 tensors."""
+    """Write a safetensors file whose header has 90 MB and 1,600,000 tensors."""
     entry = b'":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}'
     header(b"{" + b",".join(b'"%x%b' % (number, entry) for number in range(1_600_000)) + b"}")(directory)
 
@@ -200,7 +203,7 @@ def _router(directory: Path) -> None:
 
 
 def text_file(name: str, content: bytes, size: int = 0) -> Case:
-    """A file with this content. size: its size, with zeros at the end; 0 for that of the content."""
+    """Return a case that writes a file. size: size of the file, filled with zeros; 0 for the size of the content."""
 
     def apply(directory: Path) -> None:
         (directory / name).write_bytes(content)

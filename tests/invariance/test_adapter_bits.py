@@ -1,4 +1,4 @@
-"""Logits of a row have the same bits alone and in a batch with other adapters: float32, bfloat16 and int8."""
+"""The logits of a row have the same bits alone and in a batch with other adapters, in float32, bfloat16 and int8."""
 
 from __future__ import annotations
 

@@ -62,9 +62,9 @@ def pair(request, pairs):
 def sizes(names: str, *combinations: tuple[int, ...], once: Collection[str] = ()) -> pytest.MarkDecorator:
     """Run a test of every family with several sizes.
 
-    Rare families take turns: each runs with one of the combinations, because its code knows nothing of the sizes.
+    A rare family runs with only one of the combinations, because its code does not depend on the sizes.
 
-    once: names of families that also take turns.
+    names: names of the arguments. combinations: values of the arguments. once: further families that run only once.
     """
     cases = []
     for number, name in enumerate(GENERATING):
@@ -75,7 +75,7 @@ def sizes(names: str, *combinations: tuple[int, ...], once: Collection[str] = ()
 
 @pytest.fixture
 def alone(pair, shared_directory):
-    """The result of `answers_alone`, from a file that test processes share.
+    """The result of `answers_alone`, stored in a file for all test processes.
 
     Processes that need it at the same time may each compute it.
     """
@@ -98,7 +98,7 @@ def answers_alone(pair) -> dict:
 
 
 def continued_requests(pair) -> list:
-    """Requests whose prompts are those of `mixed_requests` with their answers."""
+    """Requests whose prompts are the prompts of `mixed_requests`, each followed by its answer."""
     return [
         generate(pair, id_of(request), [*request.prompts[0], *answers_alone(pair)[id_of(request)][0]], max_new_tokens=9)
         for request in mixed_requests(pair)
@@ -107,18 +107,18 @@ def continued_requests(pair) -> list:
 
 @cache
 def answers_to_continued(pair) -> dict:
-    """The answers of an engine without prefix cache to `continued_requests`."""
+    """The answers to `continued_requests` of an engine without the prefix cache."""
     return answers(run(pair.engine(prefix_cache=False), continued_requests(pair)))
 
 
 NUM_GROWN = 28
-"""New tokens of each of `growing_requests`."""
+"""Number of new tokens of each request in `growing_requests`."""
 
 
 def growing_requests(pair, count: int) -> list:
-    """Requests that begin with one token each, in one step, and grow together until their last token.
+    """Requests with one prompt token each. They all start in the same step, and grow together to the same length.
 
-    The requests of `mixed_requests` may wait for masks of grammars, so that how many run together depends on time.
+    With `mixed_requests`, the number that run together depends on time, because some wait for masks of grammars.
     """
     settings = {"max_new_tokens": NUM_GROWN, "end_token_ids": []}
     return [generate(pair, 1000 + i, [3 + i], **settings) for i in range(count)]
@@ -126,7 +126,7 @@ def growing_requests(pair, count: int) -> list:
 
 @cache
 def answers_to_growing(pair, count: int) -> dict:
-    """The answers to `growing_requests` in a pool with room for all of them."""
+    """The answers to `growing_requests` with a KV pool that has room for all of them."""
     return answers(run(pair.engine(), growing_requests(pair, count)))
 
 
@@ -153,7 +153,10 @@ def test_in_chunks(pair, alone, max_batch_tokens, block_size):
 
 @sizes("max_batch_tokens", (512,), (24,))
 def test_preempted_and_computed_again(pair, alone, max_batch_tokens):
-    """The pool holds the longest request and no more. The requests of `growing_requests` cannot all end in it."""
+    """Answers stay the same if requests are preempted.
+
+    The KV pool has room for the longest request only, so not all of `growing_requests` can stay in it.
+    """
     one = pair.engine(max_batch_tokens=max_batch_tokens)
     scheduler = one.models[pair.name].generation.scheduler
     pool = scheduler.blocks.self_pool
@@ -172,10 +175,10 @@ def test_preempted_and_computed_again(pair, alone, max_batch_tokens):
 
 
 # Encoder-decoder models share no prefixes, and hybrid models need longer prompts. These families have no cache hits
-# with any of the sizes, so they take turns.
+# here, so each runs with only one of the sizes.
 @sizes("max_batch_tokens, block_size", (512, 4), (24, 1), (10, 8), once={*SEQ2SEQ, *HYBRIDS})
 def test_with_prefix_cache_hits(pair, alone, max_batch_tokens, block_size):
-    """Repeat the requests in one engine, then extend each prompt by its answer."""
+    """Answers stay the same with prefix cache hits: requests are repeated, then continued after their answers."""
     one = pair.engine(max_batch_tokens=max_batch_tokens, block_size=block_size)
     scheduler = one.models[pair.name].generation.scheduler
     run(one, mixed_requests(pair))
@@ -199,7 +202,7 @@ def test_with_prefix_cache_hits(pair, alone, max_batch_tokens, block_size):
 
 @pytest.mark.parametrize("pair", ["llama", "gemma2", "llama-dynamic", "deepseek-v3", "qwen3_5", "t5"], indirect=True)
 def test_without_the_cache_no_tokens_are_cached(pair):
-    """Negative control of the test above: without the cache, no cached tokens are reported."""
+    """Negative control of the test above: without the prefix cache, no cached tokens are reported."""
     one = pair.engine(prefix_cache=False)
     run(one, mixed_requests(pair))
     assert not any(end.cached_tokens for end in run(one, mixed_requests(pair)).finished.values())

@@ -1,4 +1,4 @@
-"""Non-finite values fail only their own request, and do not reach requests that reuse its blocks."""
+"""NaN values in a request make only this request fail, and do not reach requests that reuse its KV blocks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def mixed_requests(pair, poisoned: int) -> list:
     prompts = random_ids(60, [9, 3, 20, 5, 14, 7, 30, 2, 11, 6, 4, 18, 25, 8, 13, 10], seed=4)
     prompts[poisoned] = [*prompts[poisoned][:-1], NAN_TOKEN]
     kinds = [{}, {"do_sample": True}, {"num_beams": 2}]
-    # The token is suppressed, so that no other request generates it.
+    # The NaN token is suppressed, so that no other request generates it.
     return [
         generate(pair, i, prompt, seed=i, max_new_tokens=16, suppress_token_ids=[NAN_TOKEN], **kinds[i % 3])
         for i, prompt in enumerate(prompts)
@@ -26,7 +26,7 @@ def mixed_requests(pair, poisoned: int) -> list:
 
 @pytest.fixture
 def poison(monkeypatch):
-    """Function that sets the embedding of `NAN_TOKEN` to NaN, so that its keys, values and logits are not finite."""
+    """A function that sets the embedding of `NAN_TOKEN` to NaN, so that its keys, values and logits become NaN."""
 
     def apply(pair):
         transformer = pair.loaded.model.transformer
@@ -41,7 +41,7 @@ def poison(monkeypatch):
             return hidden
 
         monkeypatch.setattr(type(stack.embedding), "forward", poisoned)
-        # Programs that were recorded earlier contain the original embedding. New programs begin after the embedding.
+        # Programs from earlier tests contain the original embedding. New programs start after the replaced embedding.
         for executor in transformer._executors.values():
             monkeypatch.setattr(executor, "_programs", {})
 
@@ -71,7 +71,7 @@ def test_one_poisoned_request_of_sixteen_fails_alone(pairs, poison, name, number
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_blocks_are_cleared_after_an_abort_during_prefill(pairs, poison, name):
-    """The request never had logits that would reveal NaN, so its blocks must be cleared without such a check."""
+    """The blocks of a request that was aborted during prefill are cleared, because its logits were never checked."""
     pair = pairs(name)
     poison(pair)
     one = pair.engine(max_batch_tokens=16, kv_cache_bytes=1 << 16)

@@ -1,4 +1,4 @@
-"""Logits of a row have the same bits alone and in a batch: every generating family and precision."""
+"""The logits of a row have the same bits alone and in a batch, for every generating family and precision."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_prompt_in_chunks(saved, name, case):
     dtype, quantization = CASES[case]
     architecture, config = DECODERS[name]
     model = load_model(saved(config, architecture), dtype, CPU, quantization=quantization).transformer
-    # Prompts of models with a state are cut at multiples of its chunks only.
+    # For models with a recurrent state, chunks of prompts end only at multiples of `CHUNK_TOKENS`.
     grid = CHUNK_TOKENS if model.mixers() else 1
     prompt = [5 + 7 * place % 41 for place in range(24 if grid == 1 else 120)]
     cuts = ((1, 2, 12, 24), (9, 23, 24), (16, 24)) if grid == 1 else ((grid, 120),)

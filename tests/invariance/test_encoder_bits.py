@@ -1,4 +1,4 @@
-"""Hidden states of a text have the same bits alone and in a batch: every encoder, float32, bfloat16 and int8."""
+"""The hidden states of a text have the same bits alone and in a batch, for every encoder in three precisions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.parity.test_sparse_encoders import CASES as SPARSE
 
 CPU = torch.device("cpu")
 OWN_PARTS = {body: RECENT[body] for body in ("mobilebert-small", "mobilebert-wide", "convbert-small", "convbert-wide")}
-"""Recent encoders with layers or attention of their own."""
+"""Recent encoders with special kinds of layers or attention."""
 CASES = {"float32": (torch.float32, None), "bfloat16": (torch.bfloat16, None), "int8": (torch.float32, "int8")}
 LENGTHS = (5, 1, 17, 9, 5, 24, 3)
 TEXTS = [[5 + (7 * place + 11 * text) % 80 for place in range(length)] for text, length in enumerate(LENGTHS)]

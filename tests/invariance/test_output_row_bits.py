@@ -1,7 +1,7 @@
-"""Hidden states of output rows have the same bits with and without computing all other rows.
+"""The hidden states of output rows have the same bits, whether or not all other rows are computed too.
 
-Tested for every family in float32, bfloat16, int8 and int4, with and without programs. Rare families take turns: each
-runs with one precision.
+This is tested for every family in float32, bfloat16, int8 and int4, with and without programs. A rare family runs with
+only one precision.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ STEPS = [
     ({0: 1, 1: 2, 3: 1}, {0: 1, 1: 0, 3: 1}),
     ({0: 1, 1: 1, 2: 4}, {0: 1, 1: 1, 2: 4}),
 ]
-"""Steps: number of tokens of each sequence, and number of its output rows: 0 for a chunk of a prompt, 1 at the end of
-a prompt or for a decode step, more for drafts. In the last step, all rows are output rows."""
+"""For each step: the number of tokens of each sequence, and the number of its output rows.
+
+A sequence has no output row in a chunk before the end of its prompt, one at the end of the prompt or in a decode step,
+and several with drafts. In the last step, all rows are output rows."""
 
 
 def found(model, sources, steps, adapters=()):
@@ -48,7 +50,7 @@ def found(model, sources, steps, adapters=()):
 
 
 def compare(model, sources=None, adapters=()):
-    """Compute only the output rows and compare them with a run that computes all rows, with and without programs."""
+    """Compare a run that computes only the output rows with a run that computes all rows, with and without programs."""
     everything = found(model, sources, [(counts, None) for counts, _ in STEPS], adapters)
     wanted = [count for _, counts in STEPS for count in counts.values()]
     for way in ({"name": "cpu"}, {"name": "cpu", "programs": False}):
@@ -82,7 +84,10 @@ def test_adapters(tmp_path, name):
 @pytest.mark.parametrize("name", ["llama", "mistral", "bloom", "t5"])
 @torch.inference_mode()
 def test_the_torch_backend(saved, name):
-    """The comparison is approximate: the last bits of torch's matrix products depend on the number of rows."""
+    """Output rows are nearly equal with the torch backend.
+
+    The last bits of torch's matrix products depend on the number of rows.
+    """
     architecture, config = (DECODERS | SEQ2SEQ)[name]
     directory = saved(config, architecture)
     sources = [[9, 8, 7], [6], [5, 4, 3, 2], [8, 9]] if name in SEQ2SEQ else None

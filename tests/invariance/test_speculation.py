@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from server.engine.choosing import selection
-from server.engine.process.loading import LoadError
+from server.engine.loading.load import LoadError
 from server.engine.scheduling.scheduler import Scheduler
 from tests.engine.harness import generate, run
 from tests.engine.speculative import accepting_all_drafts, counts, every_prediction, perturbed, speculating
@@ -35,7 +35,7 @@ NEVER_DRAFTED = ["glm4-moe", "modernbert-decoder", "stablelm", *HYBRIDS]
 
 
 def shrink_pool(pair, one) -> Scheduler:
-    """Shrink the pool of blocks to the size of the largest request."""
+    """Replace the KV pool by one with the size of the largest request. Returns the scheduler."""
     scheduler = one.models[pair.name].generation.scheduler
     size = scheduler.blocks.self_pool.block_size
     needed = max(
@@ -47,7 +47,7 @@ def shrink_pool(pair, one) -> Scheduler:
 
 
 def overflowing_requests(pair, scheduler: Scheduler) -> list:
-    """More of `growing_requests` than fit in the pool at full length.
+    """More requests of `growing_requests` than have room in the KV pool at their full length.
 
     Some are therefore preempted, however long other requests wait for their grammar.
     """
@@ -65,7 +65,7 @@ def test_drafts_of_n_grams(pair, alone, max_batch_tokens, block_size, speculativ
     one = speculating(pair, **settings, speculative_tokens=speculative_tokens)
     assert answers(run(one, mixed_requests(pair), every=every)) == alone
     drafted, accepted = counts(one)
-    # Some random models never repeat an n-gram of their own answers; others never repeat any n-gram.
+    # Some random models never continue a repeated n-gram in the same way; others never repeat any n-gram.
     assert drafted >= accepted and (drafted > 0 or pair.name in NEVER_DRAFTED)
     assert accepted > 0 or pair.name not in ACCEPTING
 
@@ -113,7 +113,7 @@ def test_drafts_of_a_draft_model_preempted(pair, alone):
 
 @pytest.mark.parametrize("pair", WITH_DRAFT_MODELS, indirect=True)
 def test_accepting_wrong_drafts_is_noticed(pair, alone, monkeypatch):
-    """Negative control: accepting every draft gives other answers."""
+    """Negative control: if every draft is accepted, the answers differ."""
     monkeypatch.setattr(selection, "choose", accepting_all_drafts(selection.choose))
     assert answers(run(speculating(pair), mixed_requests(pair))) != alone
 

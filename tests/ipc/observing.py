@@ -1,4 +1,4 @@
-"""An observer that records its calls."""
+"""An observer of the engine client that records its calls."""
 
 from __future__ import annotations
 
@@ -6,16 +6,10 @@ from server.ipc.client.call import Call
 from server.ipc.client.client import EngineClient
 from server.ipc.client.observer import Stage
 from server.ipc.wire.descriptions import Device, ModelInfo
-from server.ipc.wire.messages import (
-    Encode,
-    Encoded,
-    Failed,
-    Finished,
-    Generate,
-    PreparingKernels,
-    Progress,
-    Stats,
-)
+from server.ipc.wire.encode_messages import Encode, Encoded
+from server.ipc.wire.generate_messages import Finished, Generate
+from server.ipc.wire.step_messages import Failed, Stats
+from server.ipc.wire.worker_messages import PreparingKernels, Progress
 
 
 class Recorder:
@@ -58,7 +52,7 @@ class Recorder:
 
 
 def submit(client: EngineClient, message: Generate | Encode, deadline: float | None = None) -> Call:
-    """A call whose message has been sent to the worker."""
+    """Create a call and submit its message. deadline: monotonic time in seconds, or None."""
     call = Call(client, deadline)
     call.submit(message)
     return call

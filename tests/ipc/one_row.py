@@ -1,10 +1,10 @@
-"""Builds a `Generate` message with one prompt and one row."""
+"""Build a `Generate` message with one prompt and one row."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from server.ipc.wire.messages import Generate, GenerateRow
+from server.ipc.wire.generate_messages import Generate, GenerateRow
 from server.ipc.wire.params import GenerationParams, RequiredTerm
 
 
@@ -26,7 +26,10 @@ def one_row(
     terms: Sequence[RequiredTerm] = (),
     **params: object,
 ) -> Generate:
-    """A request with a single row. params: fields of `GenerationParams`."""
+    """A `Generate` message with a single row. params: fields of `GenerationParams`.
+
+    Other arguments as in `Generate`.
+    """
     start = [*decoder_token_ids]
     shown = seed, prompt_logprobs, text_drops_space, recorded_tokens
     row = GenerateRow(sequence_id, max_new_tokens, 0, start, *shown, terms=[*range(len(terms))])
@@ -39,6 +42,6 @@ def one_row(
 
 
 def id_of(message: Generate) -> int:
-    """Request id of the only row."""
+    """Sequence id of the only row."""
     (row,) = message.rows
     return row.sequence_id

@@ -1,4 +1,4 @@
-"""The client of the engine: admission, ids, aborts, deadlines. The worker is a list of the messages sent to it."""
+"""The engine client: admission, ids, aborts, deadlines. A list that records the sent messages replaces the worker."""
 
 from __future__ import annotations
 
@@ -12,21 +12,11 @@ from server.ipc.client import call as module
 from server.ipc.client.call import Call, SequenceEvent
 from server.ipc.client.client import EngineClient
 from server.ipc.wire.descriptions import ModelInfo
-from server.ipc.wire.messages import (
-    Abort,
-    Encode,
-    Encoded,
-    EncodeItem,
-    Failed,
-    Finished,
-    Generate,
-    GenerateRow,
-    Hypothesis,
-    Message,
-    StepOutput,
-    Tokens,
-)
+from server.ipc.wire.encode_messages import Encode, Encoded, EncodeItem
+from server.ipc.wire.generate_messages import Finished, Generate, GenerateRow, Hypothesis, Tokens
+from server.ipc.wire.message_base import Message
 from server.ipc.wire.params import GenerationParams
+from server.ipc.wire.step_messages import Abort, Failed, StepOutput
 from tests.ipc.observing import Recorder, submit
 from tests.ipc.one_row import one_row
 
@@ -63,7 +53,10 @@ class Bench:
         return self.generate_all([tokens], new, beams)
 
     def generate_all(self, tokens: list[int], new: int = 4, beams: int = 1) -> Generate:
-        """A request with one prompt and one row for each number of tokens."""
+        """A request with several prompts, and one row for each.
+
+        tokens: number of tokens of each prompt. new: largest number of new tokens. beams: number of beams.
+        """
         rows = [GenerateRow(self.client.next_id(), new, index) for index in range(len(tokens))]
         return Generate("decoder", GenerationParams(num_beams=beams), [[5] * count for count in tokens], rows)
 

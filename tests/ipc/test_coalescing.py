@@ -1,4 +1,4 @@
-"""A burst of requests goes to an idle worker in one write; a busy worker gets every message immediately."""
+"""A burst of requests is sent to an idle worker in one write; a busy worker gets every message immediately."""
 
 from __future__ import annotations
 
@@ -7,13 +7,9 @@ import time
 
 from server.ipc.client.call import Call
 from server.ipc.client.client import EngineClient
-from server.ipc.wire.messages import (
-    Abort,
-    Generate,
-    Message,
-    StepOutput,
-    Tokens,
-)
+from server.ipc.wire.generate_messages import Generate, Tokens
+from server.ipc.wire.message_base import Message
+from server.ipc.wire.step_messages import Abort, StepOutput
 from tests.ipc.observing import Recorder, submit
 from tests.ipc.one_row import one_row
 from tests.ipc.test_client import DECODER, finished

@@ -1,4 +1,4 @@
-"""The events of a step with many streams reach them over several turns of the event loop."""
+"""The events of a step with many streams are delivered in several iterations of the event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of a sequence that the KV pools can never hold: they name what has to become smaller."""
+"""The error for a sequence that the KV pools can never hold says what has to become smaller."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import pytest
 
 from server.errors import RequestTooLarge
 from server.ipc.wire.fit import check_fit
-from server.ipc.wire.messages import Generate, GenerateRow, GenerationParams
+from server.ipc.wire.generate_messages import Generate, GenerateRow
+from server.ipc.wire.params import GenerationParams
 from tests.ipc.test_client import DECODER, SEQ2SEQ
 
 

@@ -1,4 +1,4 @@
-"""Frames of messages: cut from bytes that arrive in any pieces."""
+"""Messages are read from frames, however the bytes are divided when they arrive."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from server.ipc.wire.frames import FRAME_HEADER, MAX_FRAME_BYTES, FrameReader, FrameTooLarge, encode_frame
-from server.ipc.wire.messages import Abort, ToWorker, decode_to_worker
+from server.ipc.wire.messages import ToWorker, decode_to_worker
+from server.ipc.wire.step_messages import Abort
 
 MESSAGES: list[ToWorker] = [Abort(10**index) for index in range(5)]
 FRAMES = b"".join(encode_frame(message) for message in MESSAGES)

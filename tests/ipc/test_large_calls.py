@@ -1,4 +1,4 @@
-"""Calls with thousands of rows: sent, dropped and failed over several turns of the event loop, and nothing is left."""
+"""Rows of calls with thousands of rows are sent, dropped and failed in several iterations of the event loop."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from server.ipc.client.call import Call
 from server.ipc.client.client import ROWS_PER_TURN, EngineClient
 from server.ipc.client.submission import pick_rows
 from server.ipc.wire import fit
-from server.ipc.wire.messages import Abort, Failed, Generate, GenerateRow, Message, StepOutput, Tokens
+from server.ipc.wire.generate_messages import Generate, GenerateRow, Tokens
+from server.ipc.wire.message_base import Message
 from server.ipc.wire.params import GenerationParams
+from server.ipc.wire.step_messages import Abort, Failed, StepOutput
 from server.ipc.wire.time_limits import TimeLimit
 from server.ipc.workers.worker_protocol import WorkerProtocol
 from server.operations.generating.generation_run import TextRun
@@ -23,7 +25,7 @@ ROWS = 4096
 
 
 class Sent(list[Message]):
-    """Messages to the worker, and the most rows and aborts of one turn of the event loop."""
+    """The messages to the worker. most_in_turn: most rows and aborts in one iteration of the event loop."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +68,7 @@ def message(call: Call) -> Generate:
 
 
 async def turns(client: EngineClient, sent: Sent) -> None:
-    """Turns of the event loop until nothing changes any more."""
+    """Run iterations of the event loop until no further messages are sent."""
     before = -1
     while before != len(sent):
         before = len(sent)
@@ -194,7 +196,7 @@ async def test_a_lost_worker_does_not_stop_the_rows_that_were_not_sent(client: E
 
 
 class CountedItems(list[int]):
-    """Parts of an answer, which count how often they are read from the first to the last."""
+    """A list that counts how often a loop over it starts. passes: this count."""
 
     passes = 0
 
@@ -241,7 +243,7 @@ async def test_messages_of_many_steps_are_handled_in_turns_and_none_is_lost(monk
 async def test_a_client_that_leaves_is_counted_in_one_piece(
     client: EngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A metric for each of 8,000 rows would take 40 ms of one turn."""
+    """The rows of a client that disconnects are counted together. One call per row would take 40 ms for 8,000 rows."""
     counted: list[tuple[str, int]] = []
     monkeypatch.setattr(client._observer, "on_cancelled", lambda stage, rows: counted.append((stage, rows)))
     call = Call(client, None)

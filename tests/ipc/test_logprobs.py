@@ -1,4 +1,4 @@
-"""Packed log-probabilities: unpacking gives the packed values, in messages and in slices."""
+"""Log-probabilities that are packed, sent in messages and cut into slices are unpacked to the same values."""
 
 from __future__ import annotations
 

@@ -11,29 +11,17 @@ from server.errors import NotReady
 from server.ipc.client import call as module
 from server.ipc.client.call import Call
 from server.ipc.client.client import EngineClient
-from server.ipc.wire.messages import (
-    Abort,
-    Encode,
-    Encoded,
-    EncodeItem,
-    Failed,
-    Finished,
-    Generate,
-    GenerateRow,
-    Message,
-    PromptScored,
-    Stats,
-    StepOutput,
-    Tokens,
-    Vocabulary,
-)
+from server.ipc.wire.encode_messages import Encode, Encoded, EncodeItem
+from server.ipc.wire.generate_messages import Finished, Generate, GenerateRow, PromptScored, Tokens, Vocabulary
+from server.ipc.wire.message_base import Message
 from server.ipc.wire.params import GenerationParams
+from server.ipc.wire.step_messages import Abort, Failed, Stats, StepOutput
 from tests.ipc.observing import Recorder, submit
 from tests.ipc.test_client import DECODER, ENCODER, SEQ2SEQ, finished
 
 
 class Workers:
-    """A client with workers that are lists of the messages sent to them, by the number of their process."""
+    """An engine client with fake workers. sent: messages that each worker got, by its epoch."""
 
     def __init__(self, *epochs: int, requests: int = 1000) -> None:
         self.recorder = Recorder()
@@ -61,7 +49,7 @@ class Workers:
         self.client.on_output(StepOutput(epoch, **events))
 
     def rows(self, epoch: int) -> list[tuple[int, list[int]]]:
-        """Request id and prompt of each row sent to a worker."""
+        """Sequence id and prompt of each row that was sent to a worker."""
         return [
             (row.sequence_id, message.prompts[row.prompt])
             for message in self.sent[epoch]
@@ -75,7 +63,7 @@ class Workers:
 
 
 async def codes(call: Call) -> list[str]:
-    """Failure codes, or types of events, until all sequences of a call have ended."""
+    """Wait until all sequences of a call have ended. Returns the failure code or the type of each event."""
     found = []
     while events := await call.events():
         found += [event.code if isinstance(event, Failed) else type(event).__name__ for _, event in events]

@@ -1,4 +1,4 @@
-"""Loads of models while workers run: answers of several workers, lost workers, and vocabularies."""
+"""Loading models while workers run: answers of several workers, lost workers, and vocabularies."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ import pytest
 from server.ipc.client.client import EngineClient
 from server.ipc.client.model_loads import ModelLoadFailed
 from server.ipc.wire.descriptions import ModelSpec
-from server.ipc.wire.messages import (
+from server.ipc.wire.generate_messages import Generate, Vocabulary
+from server.ipc.wire.message_base import Message
+from server.ipc.wire.model_messages import (
     CacheGivenBack,
-    Generate,
     GiveBackCache,
     LoadModel,
     MeasureModel,
-    Message,
     ModelFailed,
     ModelLoaded,
     ModelMeasured,
     ModelUnloaded,
     UnloadModel,
-    Vocabulary,
 )
 from tests.ipc.observing import Recorder, submit
 from tests.ipc.test_client import DECODER
@@ -31,7 +30,7 @@ SPEC = ModelSpec("decoder", "/models/decoder", "auto")
 
 
 class OnDemand(Workers):
-    """Workers that start without models."""
+    """An engine client with fake workers that start without models. dropped: name and reason of dropped models."""
 
     def __init__(self, *epochs: int) -> None:
         super().__init__()
@@ -174,7 +173,7 @@ async def test_unloading_forgets_the_model_its_vocabulary_and_its_open_requests(
 
 
 async def test_an_unload_overtakes_the_load_of_a_new_worker():
-    """The load has no answer of its own any more, and an answer that was sent before counts for nothing."""
+    """A model may be unloaded while a new worker still loads it. A late answer to the load is ignored."""
     workers = OnDemand(1)
     await workers.load(1)
     workers.client.on_lost(1)

@@ -1,4 +1,4 @@
-"""Requests larger than their share of the queue are sent in parts, and leave room for others."""
+"""Requests larger than their share of the queue are sent in parts, so that there is room for others."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from server.errors import ClientGone, Overloaded
 from server.ipc.client import call as module
 from server.ipc.client import release_rate
 from server.ipc.client.queue import Queue, default_limits
-from server.ipc.wire.messages import Encode, Encoded, EncodeItem, Failed, Finished, Generate, Tokens
+from server.ipc.wire.encode_messages import Encode, Encoded, EncodeItem
+from server.ipc.wire.generate_messages import Finished, Generate, Tokens
+from server.ipc.wire.step_messages import Failed
 from tests.ipc.observing import submit
 from tests.ipc.test_client import Bench, finished
 
 
 def sent_rows(bench: Bench) -> list[list[tuple[int, list[int]]]]:
-    """For each Generate sent: request id and prompt of each row."""
+    """For each `Generate` message that was sent: sequence id and prompt of each of its rows."""
     return [
         [(row.sequence_id, message.prompts[row.prompt]) for row in message.rows]
         for message in bench.sent
@@ -25,7 +27,7 @@ def sent_rows(bench: Bench) -> list[list[tuple[int, list[int]]]]:
 
 
 def numbered(bench: Bench, count: int) -> Generate:
-    """A request whose rows have different prompts."""
+    """A request with `count` rows, whose prompts consist of the index of the row."""
     message = bench.generate_all([3] * count)
     for index, prompt in enumerate(message.prompts):
         prompt[:] = [index] * 3
@@ -137,7 +139,7 @@ async def test_the_deadline_ends_unsent_parts(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_statistics_count_unsent_sequences() -> None:
-    from server.ipc.wire.messages import Stats
+    from server.ipc.wire.step_messages import Stats
 
     bench = Bench(requests=16)
     submit(bench.client, numbered(bench, 9))

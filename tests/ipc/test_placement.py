@@ -1,11 +1,12 @@
-"""Which worker gets a request: the least loaded one, or the one that holds the beginning of its prompt."""
+"""A request goes to the least loaded worker, or to the worker that has the beginning of its prompt in its cache."""
 
 from __future__ import annotations
 
 import pytest
 
 from server.ipc.client import placement
-from server.ipc.wire.messages import Encode, Encoded, Generate, GenerateRow, Tokens
+from server.ipc.wire.encode_messages import Encode, Encoded
+from server.ipc.wire.generate_messages import Generate, GenerateRow, Tokens
 from server.ipc.wire.params import GenerationParams
 from tests.ipc.observing import submit
 from tests.ipc.test_client import finished
@@ -15,7 +16,7 @@ BLOCK = 16
 
 
 def converse(workers: Workers, prompt: list[int], salt: str = "", model: str = "decoder", stays: bool = False) -> int:
-    """Submit a prompt and end the request, unless it `stays`. Returns the worker that got it."""
+    """Submit a prompt. Returns the epoch of the worker that got it. stays: whether the request is left open."""
     before = {epoch: len(sent) for epoch, sent in workers.sent.items()}
     row = GenerateRow(workers.client.next_id(), 1)
     call = submit(workers.client, Generate(model, GenerationParams(), [prompt], [row], cache_salt=salt))
@@ -31,7 +32,7 @@ async def test_requests_go_to_the_least_loaded_worker() -> None:
         workers.submit()
     assert [len(workers.rows(epoch)) for epoch in (1, 2)] == [3, 3]
     workers.output(1, tokens=[Tokens(1, [7]), Tokens(3, [7]), Tokens(5, [7])])
-    # Three running sequences are less load than one that waits.
+    # Three running sequences count as less load than one waiting sequence.
     for _ in range(2):
         workers.submit()
     assert [len(workers.rows(epoch)) for epoch in (1, 2)] == [5, 3]
@@ -63,7 +64,7 @@ async def test_a_conversation_stays_with_its_worker() -> None:
     for turn in range(1, 5):
         for epoch, prompt in homes.items():
             assert converse(workers, prompt + [9] * 20 * turn) == epoch
-    # A prompt with the same system prompt belongs to the same worker.
+    # A prompt that begins with the same system prompt goes to the same worker.
     assert converse(workers, first[:BLOCK] + [5] * 40) == next(epoch for epoch in homes if homes[epoch] is first)
 
 
@@ -79,8 +80,8 @@ async def test_a_prompt_of_another_key_or_model_has_no_home(other: dict[str, str
 
 async def test_a_longer_common_beginning_outweighs_more_load() -> None:
     workers = Workers(1, 2)
-    # Each request waits and counts as a load of 4. A worker that holds n blocks of the prompt is chosen while its load
-    # exceeds that of the other one by at most n.
+    # Each request waits, which counts as a load of 4. A worker that has n cached blocks of the prompt is chosen if its
+    # load exceeds that of the other worker by at most n.
     assert [converse(workers, [3] * 40, stays=True) for _ in range(4)] == [1, 2, 2, 1]
     workers = Workers(1, 2)
     assert [converse(workers, [3] * 70, stays=True) for _ in range(4)] == [1, 1, 2, 2]

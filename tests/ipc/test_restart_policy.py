@@ -1,4 +1,4 @@
-"""Pauses between restarts and the limit on failures, with a clock that the tests move."""
+"""Pauses between restarts of a worker, and the limit of failures, with a simulated clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ class Clock:
         self.policy = RestartPolicy(RestartLimits(max_failures=5), lambda: self.seconds)
 
     def fail(self, after: float, ready: float | None) -> float:
-        """Count a failure `after` seconds later. ready: how long the worker was ready. Returns the pause."""
+        """Advance the clock by `after` seconds and count a failure. Returns the pause in seconds.
+
+        ready: seconds for which the worker was ready; None if it never became ready.
+        """
         self.seconds += after
         self.policy.failed(ready)
         return self.policy.pause_seconds

@@ -1,4 +1,4 @@
-"""`MarkerScanner` finds the first marker, however the text is cut, and holds back only text that may become one."""
+"""`MarkerScanner` finds the first marker, however the text is cut, and holds back only a possible part of a marker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TEXTS = st.lists(st.sampled_from(["<", "a", ">", "b", "<a", "aa", " ", "\n", "{"
 
 
 def first_marker(text: str) -> tuple[int, int] | None:
-    """Section and end of the first marker, by trying every prefix."""
+    """Section and end of the first marker in a text, found by trying every prefix."""
     for end in range(1, len(text) + 1):
         begun = text[:end]
         if "".join(begun.split()) == '{"n":' and not begun[-1].isspace():

@@ -1,4 +1,4 @@
-"""Stored sets of allowed sequences reach every worker with their model as a whole, also workers that come later."""
+"""Every worker with a model gets the model's stored sets of allowed sequences completely, also if it starts later."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 
 from server.ipc.client import sequence_delivery
 from server.ipc.client.dispatch import Dispatcher
-from server.ipc.wire.messages import ForgetSequences, Message, SequencePart
+from server.ipc.wire.generate_messages import ForgetSequences, SequencePart
+from server.ipc.wire.message_base import Message
 from server.ipc.wire.params import SequenceTrie
 
 TRIE = SequenceTrie(b"\xff\xff\xff\xff" + bytes(range(16)), bytes(24), bytes(5))
@@ -22,7 +23,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Workers:
-    """Workers by their numbers, and the messages that each has got."""
+    """A dispatcher with fake workers. sent: messages that each worker got, by its number."""
 
     def __init__(self, *numbers: int) -> None:
         self.dispatcher = Dispatcher(0, 1)
@@ -35,7 +36,7 @@ class Workers:
         self.dispatcher.add(number, self.sent[number].append, models)
 
     def contents(self, number: int) -> dict[int, bytes]:
-        """The bytes of each set that a worker has got."""
+        """The bytes of each stored set that a worker has, by id of the set."""
         found: dict[int, bytes] = {}
         for message in self.sent[number]:
             if isinstance(message, SequencePart):
@@ -76,7 +77,10 @@ async def test_a_worker_that_comes_while_a_set_is_sent_gets_the_whole_set(turns:
 
 
 async def test_a_model_that_is_loaded_again_while_a_set_is_sent_gets_the_whole_set() -> None:
-    """The worker has dropped the parts that it had together with the model."""
+    """If a model is loaded again while a set is being sent, the worker gets the whole set again.
+
+    The worker dropped the earlier parts together with the model.
+    """
     workers = Workers(1)
     sending = asyncio.create_task(workers.dispatcher.sequences.add("decoder", TRIE))
     for _ in range(3):

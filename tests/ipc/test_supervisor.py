@@ -17,14 +17,9 @@ import pytest
 from server.errors import CheckpointError, NotReady, StartError
 from server.ipc.client.client import EngineClient
 from server.ipc.wire.descriptions import EngineOptions, ModelSpec
-from server.ipc.wire.messages import (
-    Failed,
-    Generate,
-    GenerateRow,
-    StepOutput,
-    Tokens,
-)
+from server.ipc.wire.generate_messages import Generate, GenerateRow, Tokens
 from server.ipc.wire.params import GenerationParams
+from server.ipc.wire.step_messages import Failed, StepOutput
 from server.ipc.workers.supervisor import Supervisor, SupervisorLimits
 from tests.ipc.observing import Recorder, submit
 from tests.wire.checkpoints import write_checkpoint
@@ -59,12 +54,12 @@ async def supervised(
 
 
 def endless(client: EngineClient, text: str = "a&") -> Generate:
-    """A request that never ends: the fake engine stops at the `&`."""
+    """A request that never ends, because the fake engine hangs at the `&` in its text."""
     return endless_all(client, [text])
 
 
 def endless_all(client: EngineClient, texts: list[str]) -> Generate:
-    """A request that never ends, with one row for each text. Each text contains `&`, where the fake engine stops."""
+    """A request with one row for each text. It never ends if the texts contain `&`, where the fake engine hangs."""
     prompts = [[FIRST_BYTE + ord(letter) for letter in text] for text in texts]
     rows = [GenerateRow(client.next_id(), 400, index) for index in range(len(texts))]
     return Generate("decoder", GenerationParams(), prompts, rows)
@@ -106,7 +101,7 @@ async def test_a_worker_that_always_exits_is_a_start_error(directory: Path) -> N
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 async def test_a_worker_that_dies_while_loading_is_started_twice(directory: Path, number: int) -> None:
-    """The kernel ends a worker whose model needs more memory than there is, each time."""
+    """A worker that is killed while loading is started only twice, because the cause is probably too little memory."""
     command = (sys.executable, "-c", f"import os; os.kill(os.getpid(), {int(number)})")
     async with supervised(directory, command, start=False) as (supervisor, _, _):
         with pytest.raises(StartError, match=f"died 2 times while loading, .* {signal.Signals(number).name}"):

@@ -1,4 +1,4 @@
-"""Time limits of a call: its wait until the first row starts, its whole answer, and an answer without progress."""
+"""Time limits of a call: waiting until the first row starts, the whole answer, and the time without progress."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import pytest
 from server.ipc.client import call as call_module
 from server.ipc.client.call import Call, request_error
 from server.ipc.wire import time_limits
-from server.ipc.wire.messages import Encode, Encoded, EncodeItem, Failed, Generate, Message, Tokens
+from server.ipc.wire.encode_messages import Encode, Encoded, EncodeItem
+from server.ipc.wire.generate_messages import Generate, Tokens
+from server.ipc.wire.message_base import Message
+from server.ipc.wire.step_messages import Failed
 from server.ipc.wire.time_limits import LimitTimer, TimeLimits
 from tests.ipc.test_client import Bench, finished
 from tests.ipc.test_lost_workers import Workers
@@ -19,7 +22,7 @@ SHORT = 0.02
 
 
 def waiting_call(bench: Bench, message: Generate | Encode, seconds: float = SHORT) -> Call:
-    """A submitted call that may wait for this time."""
+    """Submit a call that may wait in the queue for `seconds`."""
     call = Call(bench.client, queue_seconds=seconds)
     call.submit(message)
     return call
@@ -151,7 +154,10 @@ async def test_progress_moves_the_time_of_the_limit(monkeypatch: pytest.MonkeyPa
 
 
 async def test_an_answer_that_makes_progress_has_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A prompt in chunks reports no token. Its rows are reported as computed."""
+    """The time without progress starts again whenever the worker reports that it is computing a row.
+
+    A long prompt in chunks gives no tokens for some time.
+    """
     monkeypatch.setattr(time_limits, "NO_PROGRESS_SECONDS", 0.1)
     bench = Bench()
     call = waiting_call(bench, bench.generate())
@@ -163,7 +169,10 @@ async def test_an_answer_that_makes_progress_has_no_limit(monkeypatch: pytest.Mo
 
 
 async def test_a_text_in_a_long_step_makes_progress_while_the_worker_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One text is one step. The worker reports it before the step, and sends beats during it."""
+    """A text that takes one long step makes progress as long as the worker sends heartbeats.
+
+    The worker reports the text before the step.
+    """
     monkeypatch.setattr(time_limits, "NO_PROGRESS_SECONDS", 0.1)
     workers = Workers(1)
     call, other = workers.encode(1), workers.encode(1)

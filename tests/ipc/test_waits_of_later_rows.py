@@ -1,4 +1,6 @@
-"""The limit of progress while the rows of a started request wait behind those of others. On a clock of the test."""
+"""The limit of the time without progress, while further rows of a started request wait behind rows of other requests.
+
+The clock is simulated."""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from server.ipc.client import client as client_module
 from server.ipc.client import sequence_table
 from server.ipc.client.call import Call
 from server.ipc.wire import time_limits
-from server.ipc.wire.messages import Encode, Encoded, EncodeItem, Failed, Tokens
+from server.ipc.wire.encode_messages import Encode, Encoded, EncodeItem
+from server.ipc.wire.generate_messages import Tokens
+from server.ipc.wire.step_messages import Failed
 from tests.ipc.test_client import Bench, finished
 from tests.ipc.test_lost_workers import Workers
 
@@ -30,14 +34,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def check(call: Call) -> str:
-    """What the timer of a call does now: the message of the failure, or nothing."""
+    """Run the timer of a call once. Returns the error message if the call fails now, else an empty text."""
     call._timer._check()
     failures = [event.message for _, event in call._take_events() if isinstance(event, Failed)]
     return failures[0] if failures else ""
 
 
 async def started(bench: Bench) -> Call:
-    """A call whose first message has ended."""
+    """A call whose first message has been answered."""
     call = Call(bench.client, queue_seconds=60.0)
     message = bench.generate()
     call.submit(message)
@@ -120,7 +124,10 @@ async def test_texts_wait_between_the_steps_of_their_request(clock: Clock) -> No
 
 
 async def test_work_of_this_process_between_two_messages_has_no_limit(clock: Clock) -> None:
-    """The windows of a recording, for example, are computed between the messages."""
+    """There is no limit while the HTTP process itself works between two messages of a call.
+
+    It computes, for example, the windows of a recording then.
+    """
     bench = Bench()
     call = await started(bench)
     clock.now += 1000

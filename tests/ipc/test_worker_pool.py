@@ -1,4 +1,4 @@
-"""The list of workers, with real processes that run a fake engine."""
+"""The worker pool with real worker processes, which run a fake engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import pytest
 from server.errors import CheckpointError, StartError
 from server.ipc.client.client import EngineClient
 from server.ipc.wire.descriptions import EngineOptions, ModelSpec
-from server.ipc.wire.messages import Failed, Finished, Tokens
+from server.ipc.wire.generate_messages import Finished, Tokens
+from server.ipc.wire.step_messages import Failed
 from server.ipc.workers.supervisor import Supervisor, SupervisorLimits
 from server.ipc.workers.worker_pool import WorkerPool
 from tests.ipc.observing import Recorder, submit
@@ -180,7 +181,10 @@ async def test_requests_that_outlast_the_grace_time_of_a_restart_fail(directory:
 async def test_a_restart_that_fails_leaves_the_old_workers(
     directory: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next restart may follow the message at once, also where the failed worker takes long to stop."""
+    """If new workers cannot start, the old ones stay. Another restart may follow at once.
+
+    It may follow even while the failed worker is still stopping.
+    """
     stop = Supervisor.stop
 
     async def slow_stop(supervisor: Supervisor) -> None:

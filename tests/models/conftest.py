@@ -17,13 +17,13 @@ RUNNABLE_ISAS = [name for name in ISAS if cpu_ops.available() and library.choose
 
 @pytest.fixture
 def kernels() -> None:
-    """Fail without compiled kernels."""
+    """Fail the test if the kernels are not compiled."""
     assert cpu_ops.available(), "build the kernels: pip install -e ."
 
 
 @pytest.fixture(params=RUNNABLE_ISAS)
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Run a test with the kernels of each instruction set that the processor runs."""
+    """Run the test once with the kernels of each instruction set that the processor supports."""
     assert library.choose_isa(request.param)
     with choice.using("cpu"):
         yield request.param
@@ -32,5 +32,5 @@ def isa(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16], ids=str)
 def dtype(request: pytest.FixtureRequest) -> torch.dtype:
-    """Run a test with each dtype of the kernels."""
+    """Run the test once with each dtype of the kernels."""
     return request.param

@@ -1,8 +1,8 @@
-"""Tiny checkpoints with draft heads, and the references of these heads in plain torch.
+"""Write tiny checkpoints with draft heads, and compute these heads in plain torch as references.
 
-The references follow the descriptions: DeepSeek-AI 2024, arXiv:2412.19437, section 2.2, for prediction heads, and Li et
-al. 2025, arXiv:2503.01840, section 3, for EAGLE-3 heads. They compute whole texts in float64 without a cache. The layer
-of a prediction head is that of transformers.
+The references follow the published descriptions: DeepSeek-AI 2024, arXiv:2412.19437, section 2.2, for prediction heads,
+and Li et al. 2025, arXiv:2503.01840, section 3, for EAGLE-3 heads. They compute whole texts in float64 without a cache.
+The layer of a prediction head is computed by transformers.
 """
 
 from __future__ import annotations
@@ -95,9 +95,9 @@ LLAMA = ("LlamaForCausalLM", transformers.LlamaConfig(**_SIZES, num_hidden_layer
 class HeadReference:
     """A draft head in float64, and the model for which it drafts.
 
-    states: computes what the head reads of the model: [tokens] -> [tokens, width].
-    head: computes logits and the states that the head reads again: states [tokens, width or hidden], the token after
-        each, and the number of states of the model, which come first -> [tokens, vocab], [tokens, hidden].
+    states: function that computes the model's states which the head reads: [tokens] -> [tokens, width].
+    head: function that computes logits [tokens, vocab] and the head's own states [tokens, hidden]. Its arguments are
+        the model's states, the head's own states of earlier draft tokens, and the token after each of these states.
     """
 
     model: nn.Module
@@ -105,13 +105,16 @@ class HeadReference:
     head: Callable[[Tensor, Sequence[Tensor], Tensor], tuple[Tensor, Tensor]]
 
     def logits(self, tokens: Sequence[int]) -> Tensor:
-        """Logits of the head at every position of a text but the last: [tokens - 1, vocab], float64."""
+        """Logits of the head at every position of a text except the last one: [tokens - 1, vocab], float64."""
         ids = torch.tensor(tokens)
         with torch.inference_mode():
             return self.head(self.states(ids)[:-1], (), ids[1:])[0]
 
     def draft(self, tokens: Sequence[int], count: int) -> list[int]:
-        """The most probable `count` tokens after a text, each from the hidden state that the head made before it."""
+        """Draft `count` tokens greedily after a text.
+
+        Each is computed from the head's own state of the previous one.
+        """
         ids = torch.tensor(tokens)
         found: list[int] = []
         again: list[Tensor] = []
@@ -141,7 +144,7 @@ def predicting_checkpoint(name: str, directory: Path) -> HeadReference:
     generator = torch.Generator().manual_seed(11)
     hidden, layers = config.hidden_size, config.num_hidden_layers
     from_one = name.startswith("qwen")
-    # A layer with attention; the last one of every configuration is such a layer.
+    # The head has a layer with attention. The last layer of every configuration is one.
     layer = type(oracle.model.layers[-1])(config, layers - 1).double().eval()
     parts = {
         "tokens": random_tensor(generator, hidden, around=0.0 if from_one else 1.0),
@@ -194,7 +197,7 @@ def predicting_checkpoint(name: str, directory: Path) -> HeadReference:
 
 
 def eagle_config(**more: object) -> dict:
-    """`config.json` of a tiny EAGLE-3 head, as its authors publish it."""
+    """Contents of `config.json` of a tiny EAGLE-3 head in its authors' format. more: settings to change."""
     sizes = {key: _SIZES[key] for key in ("vocab_size", "hidden_size", "num_attention_heads", "num_key_value_heads")}
     return {
         "architectures": ["LlamaForCausalLMEagle3"],
@@ -213,7 +216,10 @@ def eagle_config(**more: object) -> dict:
 
 
 def eagle_tensors(config: dict, count: int = 3, own_tokens: bool = False) -> dict[str, Tensor]:
-    """Random tensors of an EAGLE-3 head. count: number of layer inputs that it reads."""
+    """Random tensors of an EAGLE-3 head.
+
+    count: number of layers whose inputs the head reads. own_tokens: whether the head has its own token table.
+    """
     generator = torch.Generator().manual_seed(13)
     hidden, dim = config["hidden_size"], config["head_dim"]
     width, kv_width = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
@@ -250,7 +256,11 @@ def write_head(directory: Path, config: dict, tensors: dict[str, Tensor]) -> Non
 def eagle_reference(
     oracle: nn.Module, config: dict, stored: dict[str, Tensor], layers: Sequence[int], normed_residual: bool = False
 ) -> HeadReference:
-    """The reference of an EAGLE-3 head. layers: indices of the layers of the model whose inputs it reads."""
+    """The reference of an EAGLE-3 head.
+
+    oracle: the model. config, stored: contents of `config.json` and tensors of the head.
+    layers: indices of the model's layers whose inputs the head reads.
+    """
     oracle = oracle.double()
     t = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in stored.items()}
     eps, dim = config["rms_norm_eps"], config["head_dim"]
@@ -262,7 +272,7 @@ def eagle_reference(
         return torch.cat([found[index][0] for index in layers], -1)
 
     def rotated(x: Tensor) -> Tensor:
-        """x: [heads, tokens, dim]."""
+        """Apply rotary position embedding. x: [heads, tokens, dim]."""
         frequencies = config["rope_theta"] ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
         angles = torch.outer(torch.arange(x.shape[1], dtype=torch.float64), frequencies)
         first, second = x[..., : dim // 2], x[..., dim // 2 :]

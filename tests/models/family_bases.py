@@ -1,4 +1,4 @@
-"""Minimal `config.json` contents of families, and the configuration that a family builds from such contents."""
+"""Minimal contents of `config.json` for several families, and a function that builds the configuration from them."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ _LONG = {
 
 
 def _with(case: str, **settings: object) -> tuple[str, transformers.PretrainedConfig]:
-    """A case of the parity tests with other settings, for those that a GGUF file cannot have."""
+    """A case of the parity tests, with some settings replaced because a GGUF file cannot have them."""
     architecture, config = _KNOWN[case]
     return architecture, type(config)(**{**config.to_dict(), **settings})
 

@@ -1,5 +1,7 @@
-"""Reference of products with group-wise quantised weights: float64 arithmetic on dequantised weights and rounded
-activations."""
+"""Reference implementation of products with group-wise quantised weights.
+
+It computes in float64, with dequantised weights and rounded activations.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,20 @@ from weights.quantized_matrix import QuantizedMatrix
 
 
 def rounded_activations(x: Tensor, block: int) -> Tensor:
-    """Activations after their rounding to int8 in blocks with a scale each, as float64. x: [rows, in]."""
+    """Round activations to int8 with one scale per block of inputs. Returns the rounded values as float64.
+
+    x: [rows, in]. block: number of inputs in a block.
+    """
     padded = torch.nn.functional.pad(x.float(), (0, -x.shape[1] % block))
     rounded, scales = quantize_int8(padded.reshape(-1, block))
     return (rounded.double() * scales.double()[:, None]).view(padded.shape)[:, : x.shape[1]]
 
 
 def reference(matrix: QuantizedMatrix, bias: Tensor | None, whole_rows: bool = False) -> Callable[[Tensor], Tensor]:
-    """The product of a quantised matrix and a bias. whole_rows: the activations of a row share one scale."""
+    """Return a function that multiplies activations by a quantised matrix and adds a bias.
+
+    whole_rows: whether all activations of a row share one scale.
+    """
     weight = matrix.dequantized(torch.float64)
     group = min(matrix.group, -(-matrix.shape[1] // 32) * 32)
     is_wide = matrix.bits <= 4 and matrix.table is None
@@ -39,7 +47,7 @@ def reference(matrix: QuantizedMatrix, bias: Tensor | None, whole_rows: bool = F
 
 
 class ReferenceGroupWeight:
-    """Reference of the packed weight of a quantised matrix. Implements `LinearWeight` except slices and rows."""
+    """Reference of a packed weight with a quantised matrix. Implements `LinearWeight`, except slices and rows."""
 
     def __init__(self, matrix: QuantizedMatrix, bias: Tensor | None) -> None:
         self._product = reference(matrix, bias, whole_rows=is_int8(matrix))
@@ -53,14 +61,14 @@ class ReferenceGroupWeight:
 
 
 class ReferenceInt8GroupWeight(ReferenceGroupWeight):
-    """Reference of the weights of `--quantize int8`."""
+    """Reference of a weight with the setting `--quantize int8`."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__(quantize_int8_groups(weight), bias)
 
 
 class ReferenceInt4Weight(ReferenceGroupWeight):
-    """Reference of the weights of `--quantize int4-128`."""
+    """Reference of a weight with the setting `--quantize int4-128`."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__(quantize_int4(weight, int4_group(weight.shape[1], 128)), bias)

@@ -35,7 +35,7 @@ class ReferenceInt8Weight:
         out: Tensor | None = None,
     ) -> Tensor:
         rounded, row_scales = quantize_int8(x)
-        # float64 represents the sums of these integers exactly, in any order of summation.
+        # The sums of these integers are exact in float64, in any order.
         sums = (rounded.double() @ self.weight.double().T).float()
         y = sums * (self.scales * row_scales[:, None])
         y = (y if self.bias is None else y + self.bias).to(self.out_dtype)

@@ -1,6 +1,6 @@
-"""Print the OpenMP runtimes of a process in which torch and the kernels have computed, and its number of threads.
+"""Compute with torch and with our kernels, then print the OpenMP runtimes and the number of threads of this process.
 
-A separate script, because a process keeps the threads and libraries of everything that ran in it before.
+This is a separate script, because a process keeps the threads and libraries of everything that ran in it before.
 """
 
 from __future__ import annotations

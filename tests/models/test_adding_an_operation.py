@@ -1,4 +1,4 @@
-"""The five places that `docs/adding-an-operation.md` names are all places in the backends that mention an operation."""
+"""`docs/adding-an-operation.md` names all places in the backends that a new operation needs, and no others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_further_places_exist_and_are_all():
 
 
 def test_there_are_no_other_places():
-    """The page lists every source file of the backends that mentions the operation `rms_norm`.
+    """The page lists every source file of the backends that mentions its example, the operation `rms_norm`.
 
     `add_rms_norm` and `rms_norm_from_one` are other operations and are not counted.
     """

@@ -1,4 +1,4 @@
-"""Reference attention and attention metadata equal the definition of attention, written as plain loops."""
+"""The attention of the torch backend and attention metadata equal the definition of attention, written as loops."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ CPU = torch.device("cpu")
 
 
 def by_definition(query, key, value, first_position, causal, window, bias, cap=None, sinks=None, chunk=None):
-    """Attention of one row. query: [q, heads, dim]. key, value: [k, kv_heads, dim]. bias: [heads, 2 * length - 1]."""
+    """Attention of one row by its definition. Returns a tensor like `query`.
+
+    query: [q, heads, dim]. key, value: [k, kv_heads, dim]. bias: [heads, 2 * length - 1], by distance.
+    first_position: position of the first query.
+    """
     output = torch.zeros_like(query)
     for index in range(query.shape[0]):
         position = first_position + index
@@ -71,7 +75,7 @@ def test_ragged(causal, window, biased, cap):
 @pytest.mark.parametrize("settings", [{"sinks": torch.tensor([-3.0, 0.0, 0.7, 90.0])}, {"chunk": 3}], ids=str)
 @pytest.mark.parametrize("window", [None, 3])
 def test_sinks_and_chunks(settings, window):
-    """Whole texts, and the last queries of texts whose keys are in a cache."""
+    """Attention with sinks, and in chunks, is right for whole texts, and for last queries with cached keys."""
     sinks, chunk = settings.get("sinks"), settings.get("chunk")
     window = window if chunk is None else None
     lens = (3, 8, 1, 13)
@@ -107,7 +111,7 @@ def test_ragged_cross_attention_with_keys_of_other_lengths():
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (True, 1), (True, 5), (True, 6)])
 def test_paged(causal, window, biased):
-    """Decode rows, chunks and whole prompts of many lengths, in shuffled blocks; all other blocks contain NaN."""
+    """Paged attention is right for decode rows, chunks and whole prompts. Blocks that must not be read contain NaN."""
     block_size = 4
     key_lens = (1, 4, 5, 17, 30, 9, 6, 13, 3, 8)
     query_lens = (1, 1, 1, 1, 1, 4, 6, 2, 3, 1)

@@ -1,4 +1,4 @@
-"""Rounding with calibration: closer products, the plain result without inputs, and copies that others read."""
+"""Rounding weights with calibration makes products more exact, and other programs can read the written copies."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SCHEMES = [Scheme(4, 32), Scheme(4, 128), Scheme(6, 32), Scheme(8, 32)]
 
 
 def inputs(count: int, width: int) -> Tensor:
-    """Inputs that depend on each other, some of which are much larger than the others."""
+    """Random inputs that are correlated, with one channel that is much larger than the others: [count, width]."""
     torch.manual_seed(1)
     x = torch.randn(count, width // 4) @ torch.randn(width // 4, width) * width**-0.5
     x[:, 5] *= 30
@@ -61,7 +61,7 @@ def test_products_change_less_than_without_data(scheme: Scheme) -> None:
 
 
 def test_independent_inputs_of_one_size_leave_nothing_to_correct() -> None:
-    """Then the result is that of rounding each number to the next multiple of the step."""
+    """With uncorrelated inputs of equal size, calibration rounds each weight to the nearest multiple of the step."""
     weight, scheme = torch.randn(40, 64), Scheme(4, 32)
     found = round_with_feedback(weight, torch.eye(64) * 7, scheme)
     steps = find_steps(weight.view(-1, 32), torch.ones(32), 4).view(40, 2)
@@ -88,7 +88,7 @@ def test_a_searched_step_is_at_least_as_good_as_that_of_the_largest_number() -> 
 
 @pytest.fixture(scope="module")
 def outliers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A decoder whose products have a few inputs that are much larger than the others."""
+    """Directory of a decoder whose matrix products have a few inputs that are much larger than the others."""
     directory = tmp_path_factory.mktemp("outliers") / "in"
     with torch.no_grad():
         write_model(directory, CONFIG, "LlamaForCausalLM", std=0.04, change=enlarge)

@@ -1,4 +1,4 @@
-"""Heads besides that of the architecture: their settings are read or refused by name."""
+"""Heads that a checkpoint has in addition to the architecture's head: settings are read, or refused by name."""
 
 from __future__ import annotations
 
@@ -141,7 +141,10 @@ def test_attention_that_cannot_leave_tokens_out(tmp_path: Path, kind: str, lengt
 @pytest.mark.parametrize("kind", ["bert", "modernbert"])
 @pytest.mark.parametrize("kernels", [True, False])
 def test_tokens_attend_to_the_first_tokens_alone(tmp_path: Path, kind: str, kernels: bool) -> None:
-    """Equals transformers with an attention mask, for all rows or one of each text. Batches change no bit."""
+    """Texts of which only the first tokens are attended to equal transformers with an attention mask.
+
+    Tested for all output rows, and for one row per text. With kernels, a text has the same bits alone.
+    """
     _encoder(tmp_path, kind)
     model = load_model(tmp_path, torch.float32, CPU).transformer
     oracle = transformers.AutoModel.from_pretrained(tmp_path, attn_implementation="eager").eval()
@@ -173,7 +176,7 @@ DENSE = [
 
 
 def write_dense(directory: Path, **settings: object) -> Path:
-    """A checkpoint of one vector per text, with these settings of its transformer."""
+    """Write a sentence-transformers checkpoint with one vector per text. settings: contents of its settings file."""
     pooling = {"pooling_mode": "mean", "embedding_dimension": 8}
     config = {"hidden_act": "gelu", "num_hidden_layers": 2}
     return write(

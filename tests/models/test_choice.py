@@ -1,4 +1,4 @@
-"""Top-k logits and random tokens: both backends agree with sorting, and a row gives the same result in any batch."""
+"""Top-k logits and random tokens equal those found by sorting, in both backends, and do not depend on the batch."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ WIDTHS = [1, 2, 97, 255, 256, 257, 1000, 5003]
 
 @pytest.fixture(params=BACKENDS)
 def top_k(request):
-    """`logits_top_k` of one backend."""
+    """The function `logits_top_k` of each backend in turn."""
     with choice.using(request.param):
         yield backend(torch.empty(0)).logits_top_k
 
 
 def rows_of_every_kind(width: int) -> torch.Tensor:
-    """One row of each kind: random, equal, with ties, all -inf but one, rising, falling, huge, and all -inf."""
+    """Eight rows of logits: random, all equal, with ties, all -inf except one, rising, falling, huge, all -inf."""
     generator = torch.Generator().manual_seed(width)
     logits = torch.randn(8, width, generator=generator) * 4
     logits[1] = -2.5

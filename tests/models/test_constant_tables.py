@@ -1,4 +1,4 @@
-"""Tables of positions in a checkpoint are compared with those that the model computes instead of reading them."""
+"""Tables of positions in a checkpoint are checked against the tables that the model computes, and are not loaded."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BART = {
 
 
 def _rotation(rows: int, width: int) -> torch.Tensor:
-    """Sines, then cosines, as RoFormer and GPT-J store them."""
+    """Rotary position table as RoFormer and GPT-J store it: sines, then cosines: [rows, width]."""
     return sinusoids(rows, width)
 
 

@@ -56,7 +56,7 @@ class Case:
         self.dtype, self.lengths, self.block_size = dtype, lengths, block_size
         self.causal, self.window = settings.get("causal", True), settings.get("window")
         self.cap, self.chunk, self.scale = settings.get("cap"), settings.get("chunk"), self.dim**-0.5
-        # Sinks far below and far above the scores, and some among them.
+        # The first sink is far below all scores, the last one far above, and the others are among them.
         self.sinks = torch.linspace(-200, 200, self.heads) if settings.get("sinks") else None
         if self.sinks is not None:
             self.sinks[1:-1] = torch.randn(max(self.heads - 2, 0))
@@ -79,9 +79,11 @@ class Case:
                 cache.flatten(0, 1)[slots] = side.split(lengths)[row]
 
     def paged(self, rows, attention=None):
-        """Paged attention of some queries: [queries, heads, dim]. attention: None for the chosen backend.
+        """Paged attention of some queries of some rows: [queries, heads, dim].
 
-        rows: (row, first query, end). With a causal mask, the row has keys up to its last query only.
+        rows: index of the row, index of the first query, and index after the last query, for each range of queries.
+            With a causal mask, the row has keys up to its last query only.
+        attention: the attention function; None for that of the chosen backend.
         """
         metadata = AttentionMetadata(
             tuple(end - first for _, first, end in rows),
@@ -99,7 +101,7 @@ class Case:
         return attention(query, *self.caches, metadata, self.scale, self.cap, self.sinks)
 
     def ragged(self, attention=None):
-        """Ragged attention of all queries of all rows. attention: None for the chosen backend."""
+        """Ragged attention of all queries of all rows. attention: function; None for that of the chosen backend."""
         metadata = AttentionMetadata(self.lengths, self.lengths, self.causal, self.window, self.bias, chunk=self.chunk)
         attention = attention or backend(self.query).ragged_attention
         return attention(self.query, self.key, self.value, metadata, self.scale, self.cap, self.sinks)
@@ -180,7 +182,7 @@ def test_a_query_has_the_same_bits_in_any_chunk_and_batch(dtype, settings, shape
 
 
 def test_the_reference_has_other_bits_in_other_chunks():
-    """Negative control: the attention of torch does not pass this comparison."""
+    """Negative control: with the torch backend, results in chunks have other bits."""
     case = Case(torch.float32, (6, 2, 64), (150, 7, 64, 90), {})
     assert not torch.equal(chunked(case, TORCH.paged_attention), case.ragged(TORCH.ragged_attention))
 
@@ -214,7 +216,7 @@ def test_bits_are_the_same_with_any_number_of_threads(settings):
 @pytest.mark.parametrize("settings", [{}, {"window": 6}, {"window": 50, "bias": "distance"}, {"causal": False}])
 @pytest.mark.parametrize("shape", [(6, 2, 64), (16, 1, 128), (3, 1, 80), (5, 5, 12)])
 def test_every_instruction_set(isa, dtype, shape, settings):
-    """The kernels that this processor does not choose by itself are correct too."""
+    """Attention is right with the kernels of every instruction set, also those that are not the default here."""
     case = Case(dtype, shape, (90, 7, 300), settings)
     found = case.ragged()
     close(found, case.ragged(TORCH.ragged_attention))
@@ -224,7 +226,7 @@ def test_every_instruction_set(isa, dtype, shape, settings):
 
 @pytest.mark.parametrize("dtype", BOUNDS)
 def test_a_long_context(dtype):
-    """Attention to so many keys that a tile computes its scores in parts."""
+    """Attention is right with so many keys that a tile computes its scores in parts."""
     case = Case(dtype, (2, 1, 32), (9000,), {}, block_size=64)
     close(case.paged([(0, 8900, 9000)]), case.paged([(0, 8900, 9000)], TORCH.paged_attention))
     assert torch.equal(case.paged([(0, 8950, 8951)])[0], case.paged([(0, 8900, 9000)])[50])
@@ -236,7 +238,10 @@ def test_a_long_context(dtype):
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize("side", ["key", "value"])
 def test_a_key_or_value_that_is_not_finite_affects_only_queries_that_see_it(dtype, settings, place, bad, side):
-    """Other rows, and queries that see only its neighbours, stay finite: the kernel multiplies no hidden value by 0."""
+    """NaN or infinity in a key or value changes only queries that attend to it.
+
+    The kernel must not multiply masked values by 0, because 0 times NaN is NaN.
+    """
     case = Case(dtype, (6, 2, 64), (40, 70, 20), settings)
     clean, key = case.ragged(), 40 + place
     end = min(110, key + settings.get("window", 70))
@@ -254,7 +259,7 @@ def test_a_key_or_value_that_is_not_finite_affects_only_queries_that_see_it(dtyp
 @pytest.mark.parametrize("settings", [{}, {"window": 6}, {"causal": False}, {"cap": 2.0}])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_bfloat16_rounds_only_softmax_weights_and_results(settings, shape):
-    """Results in bfloat16 differ from float32 by the rounding of the result and of each softmax weight at most."""
+    """In bfloat16, only the softmax weights and the result are rounded: the error has no other part."""
     case = Case(torch.bfloat16, shape, (150, 7, 64, 90), settings)
     found = case.ragged().float()
     case.dtype = torch.float32
@@ -268,7 +273,10 @@ def test_bfloat16_rounds_only_softmax_weights_and_results(settings, shape):
 @pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("settings", [{}, {"window": 6}])
 def test_bits_with_blocks_of_an_odd_size(dtype, settings):
-    """Paged attention has the bits of ragged attention where keys that are loaded together lie in different blocks."""
+    """Paged attention has the bits of ragged attention with blocks of five tokens.
+
+    Keys that the kernel loads together then lie in different blocks.
+    """
     case = Case(dtype, (6, 2, 64), (150, 7, 64, 90), settings, block_size=5)
     expected, offset = case.ragged(), 0
     for row, length in enumerate(case.lengths):

@@ -1,4 +1,4 @@
-"""Mixtures of experts by the compiled kernels give the results of the reference, and the same bits for every batch."""
+"""Mixtures of experts in the compiled kernels equal the reference, and have the same bits in every batch."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ def packed(moe: MixtureOfExperts, quantization=None) -> MixtureOfExperts:
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 @torch.inference_mode()
 def test_float_experts_equal_the_reference(isa, dtype, config):
-    """The reference computes in float64."""
+    """Experts with float weights equal a reference in float64."""
     moe, x = packed(random_moe(config, dtype)), torch.randn(230, HIDDEN).to(dtype)
     expected = random_moe(config, dtype).double()
     for rows in (1, 7, 230):
-        # Both get the same choices, because rounded logits may choose another expert than exact ones.
+        # The reference uses the same experts, because rounded logits may choose other experts than exact ones.
         expected.router.choose = lambda _, rows=rows: moe.router.choose(x[:rows])
         found = moe(x[:rows])
         assert found.dtype == dtype
@@ -83,7 +83,7 @@ def test_float_experts_equal_the_reference(isa, dtype, config):
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 @torch.inference_mode()
 def test_quantized_experts_equal_the_reference(isa, dtype, config, kind):
-    """Quantised experts give the results of a reference with the same rounding and exact sums."""
+    """Quantised experts equal a reference with the same rounding and exact sums."""
     moe, x = packed(random_moe(config, dtype), kind), torch.randn(50, HIDDEN).to(dtype)
     expected = random_moe(config, dtype)
     for module in [module for expert in expected.experts for module in expert.modules()]:
@@ -94,7 +94,7 @@ def test_quantized_experts_equal_the_reference(isa, dtype, config, kind):
             linear.use_packed(REFERENCES[kind](linear.weight, linear.bias))
     expected.router.choose = moe.router.choose
     difference = (moe(x).float() - expected(x).float()).abs()
-    # The activation of a kernel and of torch differ in the last bit, which may round to another integer.
+    # Activations in the kernel and in torch differ in the last bit, so that some are rounded to another integer.
     assert difference.mean() < BOUNDS[dtype] / 4 and difference.max() < 0.05
 
 
@@ -114,7 +114,10 @@ OFTEN_CLIPPED = replace(CLIPPED, expert=replace(CLIPPED.expert, limit=0.05))
 @pytest.mark.parametrize("stored", STORED.values(), ids=STORED)
 @torch.inference_mode()
 def test_experts_of_quantized_checkpoints_are_packed_as_they_are_stored(isa, config, stored):
-    """Products of dequantised weights and rounded activations, as in dense layers. Bits do not depend on the batch."""
+    """Experts of quantised checkpoints equal products of dequantised weights and rounded activations.
+
+    Their bits do not depend on the batch.
+    """
     width, first, last = stored
     config = replace(config, expert=replace(config.expert, intermediate_size=width))
     moe, expected = random_moe(config, torch.float32, width), random_moe(config, torch.float32, width)
@@ -130,7 +133,7 @@ def test_experts_of_quantized_checkpoints_are_packed_as_they_are_stored(isa, con
     expected.router.choose = moe.router.choose
     together = moe(x)
     reference = expected(x)
-    # An activation that differs in its last bit may be rounded to another integer.
+    # Activations that differ in their last bit may be rounded to another integer.
     assert (together - reference).norm() < 0.01 * reference.norm()
     for rows in (1, 2, 5):
         assert torch.equal(moe(x[rows : 2 * rows]), together[rows : 2 * rows])
@@ -164,7 +167,7 @@ def test_bits_do_not_depend_on_threads(dtype):
 @pytest.mark.parametrize("quantization", [None, *REFERENCES])
 @torch.inference_mode()
 def test_experts_without_tokens_are_not_computed(dtype, quantization):
-    """A NaN in their weights reaches no token."""
+    """NaN in the weights of an expert that no token uses has no effect."""
     moe, x = random_moe(WIDE, dtype), torch.randn(1, HIDDEN).to(dtype)
     chosen = set(moe.router.choose(x)[1].flatten().tolist())
     expected = packed(random_moe(WIDE, dtype), quantization)(x)
@@ -204,7 +207,7 @@ ROUTERS = {
 @pytest.mark.parametrize("router", ROUTERS.values(), ids=ROUTERS)
 @pytest.mark.parametrize(("experts", "choices"), [(8, 2), (16, 4), (128, 8)])
 def test_route(isa, dtype, experts, choices, router):
-    """Among equal logits the first expert is chosen, as in the reference."""
+    """The kernel chooses the same experts and shares as the torch backend. Of equal logits, the first is chosen."""
     torch.manual_seed(0)
     logits = (torch.randn(90, experts + 3) * 3).round().div(2).to(dtype)[:, 1:-2]
     logits[5] = 0
@@ -229,7 +232,7 @@ def test_route_to_any_number_of_experts(experts, choices, normalized):
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize("router", ROUTERS.values(), ids=ROUTERS)
 def test_route_of_logits_that_are_not_finite(isa, bad, router):
-    """Indices stay in range, and no share is finite."""
+    """For logits with NaN or infinity, the indices of experts stay in range, and the shares are not finite."""
     logits, correction = torch.randn(4, 8), torch.zeros(8) if router.correction else None
     logits[1, 0] = logits[2, 5] = bad
     logits[3] = bad

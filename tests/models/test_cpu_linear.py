@@ -1,6 +1,7 @@
-"""Products of the compiled kernels, on every instruction set that the processor runs.
+"""Matrix products of the compiled kernels, with every instruction set that the processor supports.
 
-They equal the reference, a row has the same bits for every number of rows, and an epilogue has the bits of its steps.
+They equal the reference. A row has the same bits for every number of rows, and a fused epilogue has the same bits as
+separate operations.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("kernels")
 
 
 def make(kind, weight, bias):
-    """The tested product and its reference."""
+    """Two functions that multiply by a weight: the tested one, and its reference. kind: key of `KINDS`."""
     if kind == "int8":
         return cpu_linear.Int8Weight(weight, bias).multiply, ReferenceInt8Weight(weight, bias).multiply
     if kind == "int4":
@@ -41,7 +42,7 @@ def make(kind, weight, bias):
 
 
 def plus_residual(product, x, residual, activation=None, multiplier=None):
-    """The sum of a residual and a product, fused into one operation of a program. The tensors may be slices."""
+    """Run a program in which a product and the addition of a residual are fused. The tensors may be slices."""
     trace = Trace()
     sides = [tensor for tensor in (x, residual, multiplier) if tensor is not None]
     given = [TensorInput(str(place), side.dtype, tuple(side.shape[1:])) for place, side in enumerate(sides)]
@@ -78,7 +79,7 @@ def test_products(isa, dtype, kind, width, columns):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_bits_do_not_depend_on_other_rows(isa, dtype, kind):
-    """A product of 500 rows, which the kernel divides into blocks, has the rows of products of 1 to 40 rows."""
+    """The kernel divides a product of 500 rows into blocks; each row has the same bits as with 1 to 40 rows."""
     weight, bias = weights(dtype, 1100, 70)
     product, _ = make(kind, weight, bias)
     x = torch.randn(500, 1100).to(dtype)
@@ -104,7 +105,7 @@ def test_bits_do_not_depend_on_threads(dtype, kind):
 
 @pytest.mark.parametrize("packed", [True, False])
 def test_float32_sums_of_a_bfloat16_weight(isa, packed):
-    """With out_dtype float32, the sums are not rounded; rounded to bfloat16, they equal the usual result."""
+    """With `out_dtype` float32, the sums are not rounded. Rounded to bfloat16, they equal the usual result."""
     for width, columns in SHAPES:
         weight, bias = weights(torch.bfloat16, width, columns)
         x = torch.randn(40, width).bfloat16()
@@ -152,8 +153,9 @@ def test_rows_of_a_packed_weight(isa, dtype):
 
 
 def are_same(found, expected):
-    """Whether all bits are equal. Subnormal numbers may differ: the bfloat16 instruction rounds them to zero, torch
-    does not.
+    """Whether all bits are equal, except for subnormal numbers.
+
+    The bfloat16 instruction rounds subnormal numbers to zero; torch does not.
     """
     found, expected = (torch.where(x.abs() <= torch.finfo(x.dtype).tiny, 0, x) for x in (found, expected))
     return torch.equal(found, expected)
@@ -176,7 +178,7 @@ def test_an_epilogue_has_the_bits_of_its_steps(isa, dtype, kind, activation):
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_activations(isa, activation):
-    """Compared with float64 over the range of float32. The weight is one, so that the activation reads x itself."""
+    """Activations equal float64 over the whole range of float32. The weight is 1, so that the activation gets x."""
     x = torch.cat([torch.linspace(-30, 30, 60001), torch.logspace(-30, 30, 2001), -torch.logspace(-30, 30, 2001)])
     product = cpu_linear.FloatWeight(torch.eye(1), None).multiply
     found = product(x[:, None], activation)[:, 0].double()
@@ -190,7 +192,7 @@ def test_activations(isa, activation):
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_activations_in_bfloat16(isa, activation):
-    """The error against float64 is little more than bfloat16 rounding, for pairs of rows and single rows."""
+    """The error of activations in bfloat16 is little more than the rounding, for pairs of rows and single rows."""
     x = torch.cat([torch.linspace(-30, 30, 60001), torch.logspace(-30, 30, 2001), -torch.logspace(-30, 30, 2001)])
     x = x.bfloat16().unique().repeat_interleave(2)[1:]
     product = cpu_linear.FloatWeight(torch.eye(32)[:, :1].repeat(1, 2).bfloat16() * 0.5, None).multiply
@@ -204,7 +206,7 @@ def test_activations_in_bfloat16(isa, activation):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_slices_and_transposed_tensors(isa, dtype, kind):
-    """Products are right for inputs, multipliers and residuals that are slices of wider tensors or not contiguous."""
+    """Products are right if inputs, multipliers and residuals are slices of wider tensors or not contiguous."""
     weight, bias = weights(dtype, 24, 40)
     product, _ = make(kind, weight, bias)
     wide, sides = torch.randn(13, 60).to(dtype), torch.randn(2, 13, 99).to(dtype)
@@ -218,7 +220,10 @@ def test_slices_and_transposed_tensors(isa, dtype, kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_a_row_that_is_not_finite_affects_no_other_row(isa, dtype, kind, bad):
-    """The width is odd, so that the last number of a row is adjacent to the first one of the next row."""
+    """NaN or infinity in a row changes no other row.
+
+    The width is odd, so that the last element of a row is adjacent to the first element of the next row.
+    """
     weight, _ = weights(dtype, 33, 40)
     product, _ = make(kind, weight, None)
     for place, activation in itertools.product((0, 32), (None, "silu", "gelu")):
@@ -229,7 +234,7 @@ def test_a_row_that_is_not_finite_affects_no_other_row(isa, dtype, kind, bad):
 
 
 def test_another_order_of_summation_has_other_bits(dtype):
-    """Negative control of the tests on bits: a product computed in two halves is as precise, and has other bits."""
+    """Negative control of the tests of equal bits: a product that is computed in two halves has other bits."""
     weight, _ = weights(dtype, 576, 96)
     x = torch.randn(5, 576).to(dtype)
     whole = cpu_linear.FloatWeight(weight, None).multiply(x)

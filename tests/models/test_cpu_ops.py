@@ -1,7 +1,7 @@
-"""The compiled kernels give the results of the reference, and a row has the same bits alone and among others.
+"""The compiled kernels equal the torch backend, and a row has the same bits alone and among other rows.
 
-Attention is in `test_cpu_attention.py`. Without compiled kernels these tests compare nothing; `test_kernels_are_built`
-fails then on a machine with a compiler.
+`test_cpu_attention.py` tests attention. Without compiled kernels, these tests compare nothing; `test_kernels_are_built`
+then fails on a machine with a compiler.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def test_a_slice_of_a_weight_gives_its_columns(dtype, with_bias):
 @needs_kernels
 @pytest.mark.parametrize("dtype", BOUNDS)
 def test_int8_sums_are_exact_for_the_largest_values(dtype):
-    """Large products in long sums, which would saturate or overflow a narrower accumulator."""
+    """int8 sums are exact for the largest values, which would overflow or saturate a narrower accumulator."""
     width = 4096
     weight = torch.ones(40, width).to(dtype)
     weight[1::2] = -1

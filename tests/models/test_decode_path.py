@@ -1,6 +1,6 @@
-"""Report the files and classes whose code a decode step of LLaMA runs, between `Transformer.decode` and the kernels.
+"""Count the files and classes whose code a decode step of LLaMA runs, between `Transformer.decode` and the kernels.
 
-`pytest -s` prints the figures. They are no goal: no file is cut or joined to change them.
+`pytest -s` prints the counts. They are information only: no file should be divided or joined to change them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class DecodePath:
-    """Files and classes of this repository whose code runs inside `Transformer.decode`.
+    """Records the files and classes of this repository whose code runs inside `Transformer.decode`.
 
     A class counts if one of its methods or properties runs, or if an instance of it is created.
     """

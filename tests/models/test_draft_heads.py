@@ -1,4 +1,4 @@
-"""Draft heads compute what their descriptions say: prediction heads of several families, and EAGLE-3 heads."""
+"""Draft heads equal references that follow their published descriptions: prediction heads and EAGLE-3 heads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TEXT = random_ids(97, [23], seed=8)[0]
 
 
 def states_of(loaded, text):
-    """What the head reads of the model, computed in two steps with a paged cache: [tokens, hidden]."""
+    """The model's states that the draft head reads, computed in two steps with a paged cache: [tokens, hidden]."""
     rows = Rows(loaded.transformer)
     found = []
     for part in (text[:9], text[9:]):
@@ -42,7 +42,10 @@ def states_of(loaded, text):
 
 
 def head_step(head, cache, start, tokens, states, request=None):
-    """Feed a head the tokens after positions `start`, `start + 1`, ..."""
+    """Run a draft head for several positions. Returns its output.
+
+    start: first position. tokens: the token after each position. states: state at each position.
+    """
     size, count = cache.block_size, len(tokens)
     positions = torch.arange(start, start + count)
     blocks = torch.arange(-(-(start + count) // size))
@@ -118,14 +121,14 @@ def test_eagle_heads_equal_their_description(more, own_tokens, layers, programs,
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory):
-    """Directory of a model without a head."""
+    """Directory of a LLaMA without a draft head."""
     directory = tmp_path_factory.mktemp("llama")
     save(directory, LLAMA[1], LLAMA[0])
     return directory
 
 
 def with_d2t(change):
-    """Tensors of a head whose map of the vocabulary was changed in place."""
+    """Return a function that changes the tensor `d2t` of a head (draft token → token). change: changes it in place."""
     tensors = eagle_tensors(eagle_config())
     change(tensors)
     return tensors
@@ -177,7 +180,10 @@ def test_settings_of_a_head_that_change_its_meaning_are_refused(tmp_path):
 
 
 def test_heads_of_speculators_have_their_settings_in_two_places(llama, tmp_path):
-    """Layer settings are in `transformer_layer_config`, and the layer is named `layers.0`."""
+    """EAGLE-3 heads in the format of the library speculators are read.
+
+    Their layer settings are in `transformer_layer_config`, and their layer is named `layers.0`.
+    """
     own = {"draft_vocab_size", "architectures", "model_type"}
     plain = eagle_config()
     settings = {

@@ -13,7 +13,7 @@ VOCAB = 5
 
 
 def copy_of(hidden, out):
-    """Fake language model head: the hidden states are already logits."""
+    """A fake language model head, whose hidden states are already the logits."""
     return hidden.clone() if out is None else out[: len(hidden)].copy_(hidden)
 
 

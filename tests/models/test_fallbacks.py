@@ -27,7 +27,7 @@ from weights.demo.train.training import HOME
 DEVICE = torch.device("cpu")
 TEXTS = [[5, 6, 7, 8], [11, 3]]
 WEIGHT = torch.ones(8, 8)
-"""A tensor that is not symbolic."""
+"""A tensor with values, in contrast to the symbolic tensors of a trace."""
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
@@ -150,7 +150,7 @@ def swallow(x):
 
 
 def rows_of_torch(x):
-    """torch replaces the exception of the row count by a TypeError."""
+    """Code that passes the symbolic number of rows to torch, which raises TypeError instead of our exception."""
     return torch.empty(x.shape[0], 3)
 
 
@@ -233,7 +233,7 @@ def test_reasons_without_programs(saved):
 
 
 def run_all(model):
-    """Run each kind of step that a server runs."""
+    """Run a step of each kind that a server needs."""
     if model.encoder is not None:
         model.encode(encoder_batch(TEXTS, DEVICE))
     if model.decoder is not None:
@@ -254,7 +254,7 @@ def test_demo_models_run_as_programs(name, quantization):
 @pytest.mark.parametrize("shape, precision", sorted({(contest.shape, contest.precision) for contest in plan.quick()}))
 @torch.inference_mode()
 def test_the_shapes_of_the_quick_benchmark_run_as_programs(saved, shape, precision):
-    """The shapes have their widths, but one layer and few tokens, which change no kernel."""
+    """The models of `make bench-quick` run as programs. They have their real widths, but one layer and few tokens."""
     made = SHAPES[shape]
     few = {name: 1 for name in made.settings if name.endswith("layers")} | {"vocab_size": 400}
     few |= {name: 399 for name, value in made.settings.items() if value == made.vocab_size - 1}

@@ -1,4 +1,4 @@
-"""Registry of families: families build configurations, map tensor names of first releases, and import no torch."""
+"""Families build configurations, map the tensor names of first releases, and do not import torch."""
 
 from __future__ import annotations
 
@@ -79,7 +79,10 @@ def test_tensor_names_of_first_releases(base, dropped, renamed):
 
 @pytest.mark.parametrize("base", [BART, MBART, M2M_100, PEGASUS, BLENDERBOT, BLENDERBOT_SMALL])
 def test_tensor_names_of_first_seq2seq_releases(base):
-    """First releases contain all copies of tied embeddings, and sinusoidal tables, which Triptych computes."""
+    """Checkpoints of first releases load, although they contain all copies of tied embeddings and sinusoidal tables.
+
+    Triptych computes these tables itself.
+    """
     family, architecture = family_of(base)
     rules = family.rules(build(base), base, architecture)
     for name in ("shared", "encoder.embed_tokens", "decoder.embed_tokens"):

@@ -1,4 +1,4 @@
-"""A setting that a `config.json` leaves out has the default of transformers' configuration class, in every family."""
+"""In every family, a setting that is missing in `config.json` has the default of transformers' configuration class."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ WITHOUT_A_CLASS = {
         "their code is published with the checkpoints",
     ),
 }
-"""Values of `model_type` that transformers has no configuration class for, with the reason."""
+"""Values of `model_type` without a configuration class in transformers, each with the reason."""
 
 STORED = {"lara_mini": lara_mini.oracle()["defaults"]}
-"""All settings of a configuration class without arguments, for families that only a newer transformers has."""
+"""Default settings of the configuration class, for families that only a newer version of transformers has."""
 
 GIVEN = {
     "deepseek_v2": (
@@ -60,24 +60,24 @@ GIVEN = {
         ({"text_config": {}}, "a file of a picture model without its text part is refused"),
     ),
 }
-"""Settings that a family needs in the file although transformers has a default, with the reason."""
+"""Settings that a file must contain although transformers has a default for them, with the reason."""
 
 DEVIATIONS = {
     ("umt5", "tie_word_embeddings"): "transformers 5 reads false as true; see docs/decisions/0013",
 }
-"""Settings with another meaning than in transformers, by family, with the reason."""
+"""Family and setting → why the setting has another meaning than in transformers."""
 
 COMMON = {*transformers.PreTrainedConfig().to_dict(), "is_decoder", "add_cross_attention"} - {"tie_word_embeddings"}
-"""Settings of every configuration class, which do not describe the model."""
+"""Settings that every configuration class has and that do not describe the model."""
 
 WITHOUT_EFFECT = ("dropout", "initializer_range", "_std", "token_id", "use_cache", "_coef")
-"""Ends of names of settings that do not change what a model computes."""
+"""Suffixes of the names of settings that do not change the results of a model."""
 
 MODEL_TYPES = [name for name in FAMILIES if name in STORED or name not in WITHOUT_A_CLASS]
 
 
 def settings_of(model_type, changes):
-    """All settings of a model: those given, and the defaults of transformers for the others."""
+    """All settings of a model: those in `changes`, and the defaults of transformers for the others."""
     given, _ = GIVEN.get(model_type, ({}, ""))
     if model_type in STORED:
         return {**STORED[model_type], **given, **changes}
@@ -87,7 +87,7 @@ def settings_of(model_type, changes):
 
 
 def build(model_type, settings, architecture=None) -> ModelConfig | None:
-    """The model, None if the family refuses the settings."""
+    """The configuration that a family builds from settings, or None if it refuses them."""
     family = FAMILIES[model_type]
     try:
         return family.config({**settings, "model_type": model_type}, architecture or next(iter(family.architectures)))
@@ -96,7 +96,7 @@ def build(model_type, settings, architecture=None) -> ModelConfig | None:
 
 
 def variations(settings):
-    """Each setting with other values: the other flag, twice the size, null."""
+    """Yield the name of each setting with other values: the opposite flag, twice the size, null."""
     for name, value in settings.items():
         if name in COMMON or name == "model_type" or name.endswith(WITHOUT_EFFECT):
             continue
@@ -125,7 +125,10 @@ def test_an_empty_file_is_the_default_model_of_transformers(model_type):
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
 def test_a_file_with_one_setting_has_the_other_defaults(model_type):
-    """Some defaults depend on other settings, and some settings are read only where a flag is set."""
+    """If a file has a single setting, all other settings have the defaults of transformers.
+
+    Some defaults depend on other settings, and some settings are used only together with a flag.
+    """
     given, differing = GIVEN.get(model_type, ({}, ""))[0], []
     for name, value in variations(settings_of(model_type, {})):
         if name in given or (model_type, name) in DEVIATIONS:

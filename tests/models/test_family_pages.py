@@ -1,4 +1,4 @@
-"""The documentation of families is correct: its tables equal the registry, and named files and symbols exist."""
+"""The documentation of families is correct: tables equal the registry, and the named files and symbols exist."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_tables_equal_the_registry() -> None:
 
 
 def test_each_family_is_in_the_group_of_its_stacks() -> None:
-    """The default configuration of a family has the stacks that the registry names."""
+    """The default configuration of a family has the stacks (encoder, decoder) that the registry names."""
     differing = {}
     for kind, family in FAMILIES.items():
         try:

@@ -1,4 +1,4 @@
-"""A checkpoint whose `model_type` is not served is compared with the tensors of the served families."""
+"""If the `model_type` of a checkpoint is not served, the error names the served family with the same tensors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def qwen(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("kind", ["strange", "bitnet"])
 def test_tensors_of_a_served_family(qwen, kind):
-    """Of an unknown type, and of one that transformers has and we do not."""
+    """The error names the served family, for an unknown type and for a type that only transformers has."""
     message = refusal(qwen, model_type=kind, architectures=["NewForCausalLM"])
     assert f"'model_type': '{kind}'" in message and "names and shapes of " in message and "'qwen3'" in message
     assert "'llama'" not in message and "'bert'" not in message and len(message) < 400

@@ -1,4 +1,4 @@
-"""Generation defaults are read from files like the published ones. `tests/parity` compares them with transformers."""
+"""Generation defaults are read from files in their published forms. `tests/parity` compares them with transformers."""
 
 from __future__ import annotations
 
@@ -196,13 +196,13 @@ NUMBERS = [
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_each_number_has_a_range(name):
-    """A file is as untrusted as a request: `_RANGES` limits each number, also a new one."""
+    """Every numeric field of `GenerationDefaults` has a range in `_RANGES`, because files are not trusted."""
     with pytest.raises(ConfigError, match=f"'{name}' must be .* to "):
         read({name: 10**12})
 
 
 READ_ELSEWHERE = ("max_length", "min_length")
-"""Numbers of tokens of an encoder-decoder, see `test_opus_mt`. A value of another type is ignored."""
+"""Settings of lengths, which are used for encoder-decoders only (see `test_opus_mt`). Wrong types are ignored."""
 HARMLESS = {
     **dict.fromkeys(
         ("output_attentions", "output_hidden_states", "output_logits", "output_scores", "return_dict_in_generate"),
@@ -243,7 +243,7 @@ HARMLESS = {
     "num_return_sequences": "the request says how many answers it wants",
     "remove_invalid_values": "has an effect on logits that are not finite only; such a step fails here",
 }
-"""Settings of transformers that are not read, with the reason."""
+"""Settings of transformers' generation configuration that are not read, each with the reason."""
 
 
 @pytest.mark.parametrize("name", sorted(vars(transformers.GenerationConfig())))

@@ -1,4 +1,4 @@
-"""A model in a GGUF file is the model of the Hugging Face checkpoint that it was converted from."""
+"""A model from a GGUF file equals the model from the Hugging Face checkpoint that was converted to this file."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ CASES = {
 }
 
 SERVED_AS = {"mistral": "LlamaForCausalLM", "glm4-moe-lite": "DeepseekV3ForCausalLM"}
-"""Architectures of files that have the name of another family in GGUF, which is the same model."""
+"""Case → architecture that is loaded from its GGUF file, where the file has the name of an equivalent family."""
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -148,14 +148,17 @@ def test_a_gguf_file_is_the_checkpoint_it_was_converted_from(tmp_path, case):
     found = weights_of(ours.transformer)
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
-        # Some files have one plus the weights of norms, and the exponential function of logarithms.
+        # Some files store norm weights plus one, and exponentials of logarithms, which are rounded.
         tolerance = 1e-6 if "norm" in name or name.endswith("log_decay") else 0.0
         assert torch.allclose(found[name], tensor, rtol=0, atol=tolerance), name
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_one_tensor_may_have_the_queries_keys_and_values(tmp_path, case):
-    """Files of `--fuse-qkv`, and those of families whose files always have such a tensor."""
+    """A tensor in the file may contain queries, keys and values together.
+
+    The converter writes it with `--fuse-qkv`, and always for some families.
+    """
     architecture, config = CASES[case]
     write_model(tmp_path, config, architecture)
     apart = load_model(write_gguf(tmp_path / "apart.gguf", tmp_path), torch.float32, torch.device("cpu"))
@@ -170,7 +173,7 @@ def test_one_tensor_may_have_the_queries_keys_and_values(tmp_path, case):
 
 
 def _without_bias(directory):
-    """Make the bias of the experts zero, which files of llama.cpp do not have."""
+    """Set the biases of experts in a checkpoint to zero, because GGUF files do not contain them."""
     tensors = load_file(directory / "model.safetensors")
     save_file(
         {name: tensor * (not name.endswith("experts.bias")) for name, tensor in tensors.items()},
@@ -179,7 +182,7 @@ def _without_bias(directory):
 
 
 def _with_split_gate(directory):
-    """Store the gate and the up matrix under the names of older converters."""
+    """Store the gate and the up matrix of a checkpoint separately, under the names that older converters use."""
     tensors = load_file(directory / "model.safetensors")
     for name in [name for name in tensors if "gated_layers" in name]:
         stem, fused = name.removesuffix(".weight"), tensors.pop(name)
@@ -271,7 +274,7 @@ def test_a_missing_tensor_is_named_as_in_the_file(tmp_path):
 
 
 def weights_of(transformer):
-    """All tensors that a model computes with, packed or not. Packed matrices of several parts are in `merged`."""
+    """All tensors of a model by name, packed or not. The name of a packed tensor says where it is stored."""
     found = dict(transformer.named_parameters())
     for name, module in transformer.named_modules():
         for kind in ("packed", "merged"):
@@ -281,7 +284,7 @@ def weights_of(transformer):
 
 
 def _tensors_in(value):
-    """The tensors of an object, of its attributes and of the elements of lists, with their places."""
+    """Yield each tensor in an object, its attributes and the elements of its lists, with the path to it."""
     if isinstance(value, torch.Tensor):
         yield "", value
     parts = enumerate(value) if isinstance(value, list | tuple) else getattr(value, "__dict__", {}).items()
@@ -303,7 +306,7 @@ def _quantized(name, matrix):
 
 @pytest.fixture(scope="module", params=["llama", "qwen3-moe"])
 def quantized(request, tmp_path_factory):
-    """A GGUF file with quantised matrices, and a directory with the checkpoint of the same, dequantised numbers."""
+    """Path of a GGUF file with quantised matrices, and directory of a checkpoint with the dequantised matrices."""
     directory = tmp_path_factory.mktemp("quantized")
     wide = {**_WIDE, "hidden_size": 256, "intermediate_size": 512, "tie_word_embeddings": True}
     configs = {
@@ -378,7 +381,7 @@ def test_the_page_names_the_architectures_of_each_family():
 
 
 class _Stated(Metadata):
-    """Metadata that consists of a few values, and of a few tensors."""
+    """Fake metadata of a GGUF file, with a few values and names of tensors."""
 
     def __init__(self, architecture, tensors, **values):
         self.architecture, self._tensors, self._values = architecture, tensors, values
@@ -391,7 +394,7 @@ class _Stated(Metadata):
 
 
 def test_exactly_one_family_reads_a_file():
-    """Several families share the architectures `llama`, `mistral3`, `olmo2`, `deepseek2` and `t5`."""
+    """Exactly one family accepts a file, although several families share a GGUF architecture such as `llama`."""
     families = {family.name: family.gguf for family in FAMILIES.values() if family.gguf is not None}
     for architecture in {name for family in families.values() for name in family.settings}:
         options = (None, 0, 8), (None, 0, 6), (None, 0.1), ("", "blk.1.exp_probs_b.bias", "enc.blk.1.attn_rel_b.weight")

@@ -1,7 +1,7 @@
-"""Weights with a scale per group of inputs, in every form of scales, on every instruction set that the processor runs.
+"""Weights with one scale per group of inputs, in every format, with every instruction set of the processor.
 
-Products equal float64 arithmetic on the dequantised weights and the rounded activations, and the bits of a row are the
-same for every number of rows.
+Products equal float64 arithmetic with dequantised weights and rounded activations. A row has the same bits for every
+number of rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ pytestmark = pytest.mark.usefixtures("kernels")
 
 
 def flat(columns, width, bits=4, group=32, minimum=None, is_half=True, signed=True):
-    """Random codes. minimum: None, `zero` (integer zero points), or `half` (float16 numbers)."""
+    """A random quantised matrix with independent scales.
+
+    minimum: kind of the minimums: None, `zero` (integer zero points), or `half` (float16 values).
+    is_half: whether scales are float16 values. signed: whether codes are signed.
+    """
     groups = -(-width // group)
     low, high = (-(1 << (bits - 1)), 1 << (bits - 1)) if signed else (0, 1 << bits)
     codes = torch.randint(low, high, (columns, width)).to(torch.int8 if signed else torch.uint8)
@@ -43,7 +47,7 @@ def flat(columns, width, bits=4, group=32, minimum=None, is_half=True, signed=Tr
 
 
 def in_units(columns, width, bits, group, with_minimums, block=256):
-    """A K format: scales, and minimums, are small integers times units of a block of 256 inputs."""
+    """A random matrix in a K format: scales and minimums are small integers times a unit per block of 256 inputs."""
     matrix = flat(columns, width, bits, group, signed=not with_minimums)
     units = (torch.rand(columns, width // block, 1 + with_minimums) / width**0.5 / (1 << bits) / 32).half().float()
     low = 0 if with_minimums else -32
@@ -55,13 +59,13 @@ def in_units(columns, width, bits, group, with_minimums, block=256):
 
 
 def symmetric_with_zero_points(columns, width):
-    """Symmetric weights as GPTQ writes them: unsigned codes and the zero point 8 in all groups."""
+    """A random symmetric matrix as GPTQ writes it: unsigned codes, and the zero point 8 in all groups."""
     matrix = flat(columns, width, group=128, signed=False)
     return replace(matrix, minimums=matrix.scales * 8)
 
 
 def with_table(matrix, table):
-    """Codes of four bits that stand for the numbers of a table."""
+    """Copy a matrix with codes of four bits that are indices of values in `table`."""
     return replace(matrix, codes=matrix.codes & 15, table=torch.tensor(table, dtype=torch.float32))
 
 
@@ -75,7 +79,7 @@ def iq4_xs(columns, width):
 
 
 def of_gguf(name, columns, width):
-    """A matrix of random blocks of GGUF."""
+    """A matrix of random blocks in the GGUF type `name`."""
     block = next(block for block in TYPES.values() if block.name == name)
     return decode_blocks(block, torch.from_numpy(random_blocks(name, columns, width, largest=0.001)), (columns, width))
 
@@ -186,7 +190,7 @@ def test_resident_memory(name):
 
 
 def test_a_matrix_whose_contents_are_in_shared_memory(name):
-    """A second process gets only the shapes of the checkpoint, and the tensors that the first process has kept."""
+    """A weight can be made from shared memory: a second process has only the shapes, and gets the stored tensors."""
     kept = []
 
     class Recorded:
@@ -219,9 +223,9 @@ def test_matrices_without_a_layout():
 
 
 def test_int4_rounds_better_than_the_largest_number_alone():
-    """Root mean square error for a normal distribution.
+    """The step size of int4 gives a smaller error than a step size from the largest value of a group.
 
-    A step size that follows from the largest number alone gives 0.0859.
+    That one has a root mean square error of 0.0859 for normally distributed weights.
     """
     x = torch.randn(1000, 320, generator=torch.Generator().manual_seed(0))
     error = (quantize_int4(x).dequantized(torch.float32) - x).square().mean().sqrt()
@@ -229,7 +233,10 @@ def test_int4_rounds_better_than_the_largest_number_alone():
 
 
 def test_int6_rounds_better_than_the_largest_number_alone():
-    """Root mean square error for a normal distribution."""
+    """The step size of int6 gives a smaller error than a step size from the largest value of a group.
+
+    The error is the root mean square error for normally distributed weights.
+    """
     x = torch.randn(1000, 320, generator=torch.Generator().manual_seed(0))
     error = (quantize_int6(x).dequantized(torch.float32) - x).square().mean().sqrt()
     groups = x.unflatten(1, (-1, 32))

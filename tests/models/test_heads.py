@@ -1,4 +1,4 @@
-"""The language model head returns float32 logits for every weight layout, in a new tensor or in a passed buffer."""
+"""The language model head returns float32 logits for every weight layout, in a new tensor or in a given buffer."""
 
 from __future__ import annotations
 

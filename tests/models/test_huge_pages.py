@@ -1,4 +1,4 @@
-"""Tests of memory in huge pages: contents, sizes, lifetime, and the pages themselves where the system has them."""
+"""Memory in huge pages: contents, sizes, lifetime, and the pages themselves if the system has them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ POLICY = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def huge_bytes(address):
-    """Memory of the mapping at an address that lies in huge pages, from /proc/self/smaps."""
+    """Number of bytes in huge pages of the memory mapping that contains an address, from /proc/self/smaps."""
     is_here, found = False, 0
     for line in Path("/proc/self/smaps").read_text().splitlines():
         first, *rest = line.split()

@@ -1,4 +1,4 @@
-"""int8 models attend in bfloat16, which loses little precision compared with the rounding to int8."""
+"""int8 models compute attention in bfloat16, which loses little precision compared with the rounding to int8."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.parity.paged import Rows, encoder_batch, one_shot
 
 CPU = torch.device("cpu")
 NAMES = ["gpt2", "llama", "qwen3", "olmo2", "stablelm", "bloom", "falcon", "gemma3", "bart", "marian", "t5", "bert"]
-"""Test models. They cover all query and key norms, both score biases by distance, the one by key, and capped scores."""
+"""Test models. They cover all query and key norms, all kinds of score biases, and capped scores."""
 TEXTS = [[5 + 7 * place % 53 for place in range(length)] for length in (24, 13, 24, 7)]
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("kernels")
 
 @contextmanager
 def int8_reference(monkeypatch):
-    """Use the torch backend, with the reference for products of `int8-fast`."""
+    """Context manager that selects the torch backend, with `ReferenceInt8Weight` for quantised products."""
     with choice.using("torch"), monkeypatch.context() as patch:
         patch.setattr(choice, "check_quantization", lambda *_: None)
         patch.setattr(
@@ -48,7 +48,7 @@ def directory(saved, name):
 
 @torch.inference_mode()
 def numbers(directory, name, quantization="int8"):
-    """Logits of the texts; hidden states for an encoder."""
+    """The logits of `TEXTS`, or their hidden states for an encoder."""
     model = load_model(directory, torch.float32, CPU, quantization=quantization).transformer
     if name in ENCODERS:
         return model.encode(encoder_batch(TEXTS, CPU))
@@ -66,7 +66,7 @@ def test_bfloat16_attention_loses_less_than_int8(directory, name, monkeypatch):
     monkeypatch.setattr(linear_weights, "attention_dtype", lambda dtype, quantization: dtype)
     before = numbers(directory, name)
     assert not torch.equal(found, before)
-    # The median ratio of all families is 1.00. Single ratios vary, because the models are tiny.
+    # The median ratio over all families is 1.00. Single ratios vary, because the models are tiny.
     assert spread(found - exact) < 1.25 * spread(before - exact)
     assert spread(found - exact) < (0.1 if name == "t5" else 0.04) * exact.std()
 

@@ -1,4 +1,4 @@
-"""Attention over an int8 cache equals exact attention over the rounded numbers, with the same bits in any batch."""
+"""Attention over an int8 KV cache equals exact attention over the rounded values, with the same bits in any batch."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ["kernels"]
 pytestmark = pytest.mark.usefixtures("kernels")
 SHAPES = [(4, 4, 32), (6, 2, 64), (16, 1, 128), (5, 5, 12), (3, 1, 80), (2, 1, 7)]
 FURTHER = ["deepseek-v3", "gemma4", "llama4"]
-"""Attention with keys that serve as values, with keys of another layer, and in chunks."""
+"""Test models with keys that serve as values, with keys of another layer, and with attention in chunks."""
 TEXTS = [[5 + 7 * place % 41 for place in range(length)] for length in (24, 1, 13, 70)]
 
 
 class Int8Case(Case):
-    """A case whose keys and values are also in an int8 cache. `paged` attends to it."""
+    """A case whose paged cache has int8 keys and values."""
 
     def __init__(self, dtype, shape, lengths, settings, block_size=4):
         super().__init__(dtype, shape, lengths, settings, block_size)
@@ -40,7 +40,7 @@ class Int8Case(Case):
         self.caches = sides
 
     def rounded(self) -> Case:
-        """A float32 case with the numbers of the int8 cache, exactly."""
+        """The same case with a float32 cache that has exactly the values of the int8 cache."""
         case = Case.__new__(Case)
         case.__dict__.update(self.__dict__)
         everything = torch.arange(self.caches[0].codes.shape[0])
@@ -54,7 +54,10 @@ class Int8Case(Case):
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_attention_equals_the_reference(settings, shape):
-    """Queries are rounded to 15 bits and weights to 16, so the result is exact to about 1e-4 of the largest value."""
+    """Attention over the int8 cache equals the reference with an error of about 1e-4 of the largest value.
+
+    Queries are rounded to 15 bits, and softmax weights to 16 bits.
+    """
     case = Int8Case(torch.float32, shape, tuple(keys for keys, _ in ROWS), settings)
     rows = [(row, keys - queries, keys) for row, (keys, queries) in enumerate(ROWS)]
     found, exact = case.paged(rows), case.rounded().paged(rows, TORCH.paged_attention)
@@ -86,7 +89,10 @@ def test_a_query_has_the_same_bits_in_any_chunk_and_batch(dtype, settings, shape
 
 
 def test_a_long_context_and_any_number_of_threads():
-    """The scores of all heads exceed the scratch memory of a tile, so the kernel computes queries in parts."""
+    """Attention is right with a long context and with any number of threads.
+
+    The scores of all heads exceed the scratch memory of a tile, so the kernel computes queries in parts.
+    """
     case = Int8Case(torch.float32, (4, 2, 32), (9000,), {}, block_size=64)
     found, before = [], torch.get_num_threads()
     try:
@@ -190,5 +196,5 @@ def test_hidden_states_have_the_same_bits_alone_batched_and_in_chunks(tmp_path, 
         )
     for ours, theirs, unrounded in zip(together, reference, exact, strict=True):
         error, scale = (ours - theirs).square().mean().sqrt(), (ours - unrounded).square().mean().sqrt()
-        # A key or value near the middle of two codes may be rounded to the other one.
+        # A key or value near the middle between two codes may be rounded to either.
         assert error <= 0.5 * scale + 1e-5

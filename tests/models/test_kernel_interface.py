@@ -1,4 +1,4 @@
-"""Python and the compiled kernels agree on operations and structs; a library of another version is refused."""
+"""Python and the compiled kernels agree on operations and structs. A kernel library of another version is refused."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from models.backends import choice, linear_weights
 from models.backends.cpu import header, library
 from models.backends.cpu.programs.traits import TRAITS
 from models.checkpoint.loader import load_model
+from server.engine.loading.load import LoadError
 from server.engine.process import service
-from server.engine.process.loading import LoadError
 from server.engine.process.service import start
 from server.ipc.wire.descriptions import EngineOptions
-from server.ipc.wire.messages import Configure
+from server.ipc.wire.worker_messages import Configure
 from tests.engine.tiny_checkpoints import DECODERS
 
 needs_kernels = pytest.mark.skipif(library.load() is None, reason="no compiled kernels")
@@ -28,7 +28,7 @@ TEXT = header.PATH.read_text()
 @needs_kernels
 @pytest.mark.parametrize("operation", library.OPERATIONS.values(), ids=lambda described: described.name)
 def test_struct_sizes_equal_those_of_the_compiler(operation):
-    """C++ and Python give each parameter struct the same size. All fields take 8 bytes, so offsets agree too."""
+    """Each parameter struct has the same size in C++ and in Python. All fields have 8 bytes, so offsets agree too."""
     size = library.loaded().triptych_struct_bytes(operation.code)
     assert size == 8 * len(operation.fields) == len(operation.pack(*[0] * len(operation.fields)))
 
@@ -104,7 +104,7 @@ def test_a_header_that_cannot_be_read_is_an_error(old, new, message):
 @pytest.mark.parametrize("kind", ["int8", "int4"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_quantization_without_kernels_is_refused(saved, dtype, kind):
-    """Loading with `--quantize` fails without kernels: int8 would run at 0.3 tokens per second, bfloat16 at 7.5."""
+    """Loading with `--quantize` fails without kernels, because int8 would be 25 times slower than bfloat16."""
     architecture, config = DECODERS["llama"]
     directory = saved(config, architecture)
     with (
@@ -122,7 +122,7 @@ def test_quantization_on_other_devices_and_dtypes_is_refused(device, dtype, kind
 
 
 def test_traits_are_those_of_the_parameters():
-    """Each operation with an epilogue is a product, and the fields that traits name exist."""
+    """The traits of each operation fit its parameters: products have an epilogue, and the fields of traits exist."""
     operations = library.OPERATIONS
     assert TRAITS.keys() <= operations.keys()
     for name, operation in operations.items():

@@ -1,6 +1,6 @@
-"""Blocks and states behind the first 2^31 elements of a pool: an offset of 32 bits would reach those of other requests.
+"""Blocks and states after the first 2^31 elements of a pool are right. A 32-bit offset would overflow there.
 
-The pools are mapped without being reserved, so that only what is touched takes memory.
+The pools are mapped without reserving memory, so that only the pages that are used take memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["kernels"]
 
 LIMIT = 1 << 31
 MAP_NORESERVE = 0x4000
-"""From asm-generic/mman-common.h; `mmap` has it from Python 3.13 on."""
+"""Flag of mmap that reserves no memory. From asm-generic/mman-common.h; the module `mmap` has it since Python 3.13."""
 ROWS = [(0, 8, 9), (1, 0, 40), (2, 60, 70)]
 
 pytestmark = [
@@ -32,14 +32,17 @@ pytestmark = [
 
 
 def zeros(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor of zeros that takes no memory until it is written."""
+    """A tensor of zeros whose pages take no memory until they are written."""
     size = torch.Size(shape).numel() * dtype.itemsize
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
     return torch.frombuffer(memory, dtype=dtype).view(*shape)
 
 
 class HighCase(Case):
-    """A case whose blocks are the last ones of a large pool. Where a 32-bit offset would wrap to, there are others."""
+    """A case whose blocks are the last ones of a large pool.
+
+    The first blocks, where a 32-bit offset would wrap to, differ.
+    """
 
     def __init__(self, shape: tuple[int, int, int]) -> None:
         super().__init__(torch.bfloat16, shape, (9, 40, 70), {})
@@ -54,7 +57,10 @@ class HighCase(Case):
         return torch.arange(self.first * self.block_size, self.num_blocks * self.block_size)
 
     def write(self, sides: Sequence[object]) -> None:
-        """Store the keys and values of the small pool in the last blocks."""
+        """Write the keys and values of the small pool to the last blocks of the large pool.
+
+        sides: the two tensors of the large pool, for keys and for values.
+        """
         backend(self.query).write_slots(*sides, self.slots, *(side.flatten(0, 1) for side in self.small))
 
 

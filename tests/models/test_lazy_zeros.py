@@ -1,4 +1,4 @@
-"""Large caches of zeros take memory where they are written."""
+"""Large caches of zeros take memory only for the parts that are written."""
 
 from __future__ import annotations
 

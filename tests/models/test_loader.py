@@ -57,7 +57,7 @@ def test_properties_of_a_loaded_model(llama):
 
 
 def test_layers_are_packed_while_the_next_ones_are_read(llama):
-    """Loading must not need the memory of all weights twice."""
+    """Each layer is packed before the next one is read, so that loading does not need twice the memory."""
     if not choice.kernels_are_built:
         pytest.skip("the compiled kernels were not built")
 
@@ -100,7 +100,10 @@ def test_tied_head_with_other_values_is_refused(tmp_path):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_tied_table_is_stored_once(tmp_path, dtype):
-    """Rows read from the packed head equal the file; rows read from an int8 head equal its rounded weight."""
+    """A token table that is tied to the output head is stored only in the packed head.
+
+    Its rows equal those in the file, or the rounded rows of a quantised head.
+    """
     write_model(tmp_path, LlamaConfig(**SMALL, tie_word_embeddings=True), "LlamaForCausalLM")
     embedding = load_file(tmp_path / "model.safetensors")["model.embed_tokens.weight"]
     index = torch.arange(len(embedding))
@@ -196,7 +199,10 @@ def test_pooling_of_sentence_transformers(llama):
 
 
 def test_modules_of_other_packages_are_refused(llama):
-    """Their code may compute anything. `Transformer` of Jina only chooses an adapter or a prompt."""
+    """Modules of other packages are refused, because their code may compute anything.
+
+    Jina's `custom_st.Transformer` is allowed, because it only chooses an adapter or a prompt.
+    """
     sentence_transformer(llama, MODULES, {"pooling_mode_cls_token": True})
     file = llama / "modules.json"
     types = [module["type"] for module in json.loads(file.read_text())]
@@ -211,7 +217,7 @@ def test_modules_of_other_packages_are_refused(llama):
 
 
 def test_pooling_in_the_hub_cache(llama, tmp_path_factory):
-    """In the hub cache, every file is a link to a blob of the repository, also in the pooling folder."""
+    """The pooling settings are read from a hub cache, in which every file is a link to a blob of the repository."""
     sentence_transformer(llama, MODULES, {"pooling_mode_cls_token": True})
     repo = tmp_path_factory.mktemp("models--org--name")
     snapshot = repo / "snapshots" / "0123abc"
@@ -247,7 +253,7 @@ def test_unsupported_sentence_embeddings_are_refused(llama, modules, settings):
 
 
 def test_labels_have_default_names(tmp_path):
-    """transformers does not save its default label names."""
+    """Labels without names in the checkpoint get transformers' default names, which it does not save."""
     write_model(tmp_path, BertConfig(**SMALL), "BertForSequenceClassification")
     assert "id2label" not in (tmp_path / "config.json").read_text()
     assert load_model(tmp_path, torch.float32, CPU).labels == ("LABEL_0", "LABEL_1")

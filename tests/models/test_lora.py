@@ -1,4 +1,4 @@
-"""LoRA adapters: supported files are loaded, others are refused by name, and rows are selected by adapter."""
+"""LoRA adapters: supported files are loaded, unsupported settings are refused by name, and rows get their adapter."""
 
 from __future__ import annotations
 
@@ -38,10 +38,9 @@ def served(home: Path, directory: Path):
 
 
 def changed(home: Path, directory: Path, settings=None, tensors=None) -> Path:
-    """Copy the valid adapter with changes.
+    """Copy the valid adapter with changes. Returns the directory of the copy.
 
-    settings: settings that replace those of the file.
-    tensors: function that changes the tensors in place.
+    settings: settings to replace in the file. tensors: function that changes the tensors in place.
     """
     directory.mkdir()
     config = json.loads((home / "tone" / "adapter_config.json").read_text()) | (settings or {})
@@ -251,9 +250,9 @@ UNADAPTABLE = {
 
 @pytest.mark.parametrize("kind", UNADAPTABLE)
 def test_linear_that_is_not_applied_to_token_rows_is_refused(kind, tmp_path):
-    """Adapters are chosen by sequence, and rows of distances, global tokens and summaries belong to no single sequence.
+    """Adapters for some matrices are refused: those whose input rows are no tokens of a single sequence.
 
-    A gate is not a `Linear`.
+    Such rows are distances, global tokens and summaries. A gate is refused too, because it is not a `Linear`.
     """
     architecture, settings, name = UNADAPTABLE[kind]
     config = getattr(transformers, architecture).config_class(**SHARED, **settings)

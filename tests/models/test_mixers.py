@@ -1,4 +1,6 @@
-"""Mixers: both forms equal a plain recurrence in float64. No bit depends on the cuts of a prompt or on other rows."""
+"""Recurrent mixers: both forms (stepwise and in chunks) equal a plain recurrence in float64.
+
+No bit depends on how a prompt is divided or on other rows."""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ CONFIGS = {
 
 @pytest.fixture(params=CONFIGS, ids=str)
 def mixer(request) -> Mixer:
-    """A mixer with random weights and slow decay, so that its state remembers the whole text."""
+    """A mixer with random weights and a slow decay, so that its state depends on the whole text."""
     torch.manual_seed(0)
     mixer = make_mixer(CONFIGS[request.param], HIDDEN).eval()
     for name, tensor in mixer.named_parameters():
@@ -61,7 +63,7 @@ def stepwise(mixer: Mixer, inputs, states, slot: int = 0) -> torch.Tensor:
 
 
 def convolved(mixer: Mixer, inputs: torch.Tensor) -> torch.Tensor:
-    """The convolution over a whole text in float64."""
+    """The mixer's convolution over a whole text, in float64."""
     weight, bias = mixer.convolution.weight.double(), mixer.convolution.bias
     padded = F.pad(inputs.double().T[None], (weight.shape[2] - 1, 0))
     return F.conv1d(padded, weight, None if bias is None else bias.double(), groups=len(weight))[0].T
@@ -130,7 +132,7 @@ def test_cuts_on_the_grid_change_no_bit(mixer):
 @pytest.mark.parametrize("rows", [2, 3, 7, 33])
 @torch.inference_mode()
 def test_other_rows_change_no_bit(mixer, rows):
-    """Each row of a step has the bits that it has alone, in any slot."""
+    """Each row of a step has the same bits as alone, in any slot of the state memory."""
     inputs = projections(mixer, length=rows)
     memory = [torch.randn(rows + 4, *shape) for shape in mixer.config.state_shapes]
     slots = torch.randperm(rows + 4)[:rows]
@@ -147,7 +149,7 @@ def test_other_rows_change_no_bit(mixer, rows):
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-5), (torch.bfloat16, 3e-2)], ids=str)
 @torch.inference_mode()
 def test_kernels_equal_the_reference(mixer, dtype, bound):
-    """Compares results, states and gated norms of one token of each row, with rows in any slots."""
+    """The kernels equal the torch backend for one token per row: results, states and gated norms."""
     if not choice.kernels_are_built:
         pytest.skip("no compiled kernels")
     rows, slots = 5, torch.tensor([6, 0, 3, 7, 1])
@@ -166,7 +168,7 @@ def test_kernels_equal_the_reference(mixer, dtype, bound):
 
 @torch.inference_mode()
 def test_time_steps_are_limited_in_chunks_only():
-    """The limits are those of transformers, where the stepwise form has none."""
+    """Time steps are limited in the chunked form but not in the stepwise form, as in transformers."""
     usual, limited = (StateSpaceConfig(4, 6, 8, 1, 3, 1e-5, chunk_time_steps=(low, 9.0)) for low in (0.0, 5.0))
     torch.manual_seed(0)
     mixers = [make_mixer(config, HIDDEN) for config in (usual, limited)]

@@ -1,4 +1,4 @@
-"""Checkpoints of Model Optimizer whose settings of quantization lie in `hf_quant_config.json`."""
+"""Checkpoints of NVIDIA's Model Optimizer, whose quantization settings are in `hf_quant_config.json`, can be read."""
 
 from __future__ import annotations
 

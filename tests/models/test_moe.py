@@ -29,7 +29,7 @@ def random_moe(num_experts=5, per_token=2, normalized=True, shared=None) -> Mixt
 
 
 def expected_output(moe: MixtureOfExperts, x: torch.Tensor) -> torch.Tensor:
-    """Reference: compute every expert for every token, with weight 0 for experts that the token does not use."""
+    """The reference: every expert computes every token, with weight 0 if the token does not use the expert."""
     probabilities = F.softmax(x @ moe.router.weight.T, dim=-1)
     smallest = probabilities.topk(moe.config.experts_per_token).values[:, -1:]
     expert_weights = probabilities.where(probabilities >= smallest, 0.0)
@@ -66,7 +66,7 @@ def test_token_in_a_batch_equals_the_token_alone():
     moe, x = random_moe(), torch.randn(23, 8)
     alone = torch.cat([moe(row[None]) for row in x])
     torch.testing.assert_close(moe(x), alone, atol=1e-5, rtol=1e-5)
-    # Negative control: with the expert weights of other tokens, the outputs differ.
+    # Negative control: if tokens get the expert weights of other tokens, the outputs differ.
     expert_weights, experts = moe.router.choose(x)
     moe.router.choose = lambda _: (expert_weights.roll(1, 0), experts)
     assert not torch.allclose(moe(x), alone, atol=1e-2)
@@ -89,7 +89,10 @@ _HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
 
 @pytest.mark.parametrize("family", ["Mixtral", "Qwen3Moe"])
 def test_separate_and_fused_expert_tensors_load_alike(family, tmp_path):
-    """transformers saves one tensor per expert and matrix; its modules, and some files, have two fused tensors."""
+    """Checkpoints with a tensor per expert and matrix equal checkpoints with two fused tensors.
+
+    transformers saves separate tensors, but its modules and some published files have fused tensors.
+    """
     experts = {"num_local_experts": 4} if family == "Mixtral" else {"num_experts": 4, "moe_intermediate_size": 16}
     config = getattr(transformers, f"{family}Config")(**_SIZES, **_HEADS, **experts, num_experts_per_tok=2)
     oracle = save(tmp_path, config, f"{family}ForCausalLM")
@@ -105,7 +108,10 @@ def test_separate_and_fused_expert_tensors_load_alike(family, tmp_path):
 
 
 def test_the_correction_of_a_router_is_float32_in_every_dtype(tmp_path):
-    """Rounding it would change which experts a token uses. The choice depends on it, the shares do not."""
+    """The correction of a router stays in float32, because rounding it would change which experts a token uses.
+
+    The choice of experts depends on the correction; the shares do not.
+    """
     experts = {"n_routed_experts": 4, "moe_intermediate_size": 16, "first_k_dense_replace": 0, "num_experts_per_tok": 2}
     oracle = save(tmp_path, transformers.Glm4MoeConfig(**_SIZES, **_HEADS, **experts), "Glm4MoeForCausalLM")
     expected = oracle.model.layers[1].mlp.gate.e_score_correction_bias

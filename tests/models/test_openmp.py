@@ -17,7 +17,10 @@ from tests.models import openmp_pool
 
 
 def check_one_pool(python: Path | str, root: Path) -> Path:
-    """Check a fresh process, and return the path of its kernels. root: directory from which it imports `models`."""
+    """Check that a new process has a single OpenMP runtime. Returns the path of its kernel library.
+
+    python: interpreter of the process. root: directory from which it imports `models`.
+    """
     done = subprocess.run(
         [python, openmp_pool.__file__],
         env=os.environ | {"PYTHONPATH": str(root)},
@@ -38,7 +41,10 @@ def test_torch_and_the_kernels_have_one_pool_of_threads() -> None:
 
 
 def test_the_kernels_name_no_runtime() -> None:
-    """A library that named `libgomp.so.1` would load a second one if the runtime of torch has another name."""
+    """The kernel library does not depend on an OpenMP runtime by name.
+
+    With a dependency on `libgomp.so.1`, it would load a second runtime if that of torch has another name.
+    """
     path = Path(library.loaded()._name)
     assert b"libgomp.so" not in path.read_bytes() and openmp.runtime_of_torch().exists()
 

@@ -1,6 +1,7 @@
-"""A decoder whose products have inputs of very different sizes, as real models have, keeps its answers in int8.
+"""A decoder with outlier channels, as in real models, keeps its predictions in int8.
 
-Random weights have no such channels. They hide what one scale for all activations of a token costs.
+In these channels, the inputs of matrix products are much larger than in others. Models with random weights have no such
+channels, and therefore hide the loss caused by one scale for all activations of a token.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from tests.parity.checkpoints import random_ids, write_model
 
 WIDTH, MIDDLE, LAYERS, VOCAB = 256, 512, 4, 211
 CHANNELS = {3: 30.0, 100: 100.0, 170: 60.0}
-"""Factors of the channels that are larger than the others at the input of each product."""
+"""Index of each outlier channel → factor by which its values are larger."""
 BOUND = 0.03
-"""Largest mean divergence of `int8`, in nats."""
+"""Largest allowed mean divergence of `int8` from float32, in nats."""
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
 
 def enlarge(model: LlamaForCausalLM) -> None:
-    """Multiply some channels at the input of each product.
+    """Multiply the channels in `CHANNELS` at the input of each matrix product by their factors.
 
-    The weights that read them are divided by the roots of the factors.
+    The weights that these channels are multiplied by are divided by the square roots of the factors.
     """
     for layer in model.model.layers:
         attention, feed_forward = layer.self_attn, layer.mlp

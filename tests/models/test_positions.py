@@ -106,7 +106,7 @@ def test_scalings_by_sequence_length_equal_llama(name, length):
 
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_each_pair_is_rotated_by_its_angle(interleaved):
-    """A pair (a, b) is the complex number a + bi; it is multiplied by e^(i * position * frequency)."""
+    """Rotary embedding multiplies each pair (a, b), as the complex number a + bi, by e^(i * position * frequency)."""
     config = RopeConfig(100.0, 6, "interleaved" if interleaved else "half")
     positions, x = torch.tensor([0, 3, 11]), torch.randn(3, 2, 10)
     rotation = Rotary(config)(positions, int(positions.max()) + 1)
@@ -183,7 +183,10 @@ def test_bucket_bias_has_one_value_per_distance():
 
 @pytest.mark.parametrize("heads", [1, 2, 6, 8, 12, 71])
 def test_alibi_slopes_equal_bloom_and_mpt(heads):
-    """Their biases differ from ours by a constant per query, which does not change the softmax."""
+    """ALiBi slopes equal those of Bloom and MPT in transformers.
+
+    Their biases differ from ours by a constant for each query, which does not change the softmax.
+    """
     bloom = build_alibi_tensor(torch.ones(1, 5), heads, torch.float32)[:, 0]
     mpt = build_mpt_alibi_tensor(heads, 5)[:, 0]
     for slopes, theirs in ((bloom_slopes(heads), bloom), (mpt_slopes(heads), mpt)):

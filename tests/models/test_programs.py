@@ -1,8 +1,7 @@
-"""Layers compiled to a program have the bits of eager layers, for every family and precision.
+"""Layers that run as a program have the same bits as eager layers, for every family and precision.
 
-Rare families take turns: each runs with one precision.
-`NOT_TRACED` lists the families that cannot run as a program. For any other family, falling back to eager layers
-fails a test.
+A rare family is tested with only one precision. `NOT_TRACED` lists the test models that cannot run as a program. For
+all others, a fallback to eager layers fails the test.
 """
 
 from __future__ import annotations
@@ -37,8 +36,9 @@ NOT_TRACED = {
     "paged": {"deepseek-v3", "llama4"},
     "ragged": {"bigbird-pegasus", "longt5", "longt5-local", "led", "pegasus_x", "switch_transformers"},
 }
-"""Test models by step kind. They have latent attention, experts with weighted inputs or a capacity, sparse attention,
-or global vectors."""
+"""Test models that cannot run as a program, by kind of step.
+
+They have latent attention, experts with weighted inputs or a capacity, sparse attention, or global vectors."""
 LOGITS_NOT_TRACED = {"gemma2"}
 """Test models with capped logits, which a program cannot compute."""
 
@@ -52,9 +52,9 @@ def loaded(saved, name, case):
 
 
 def has_programs(model, stack, kind):
-    """Tell which steps of a kind ran as programs, not eagerly: {(all_rows, with_logits): bool}.
+    """For the steps of a kind: (all_rows, with_logits) → whether the step ran as a program.
 
-    all_rows: the step computed all rows of the last layer. with_logits: it computed logits.
+    all_rows: whether the step computed all rows of the last layer. with_logits: whether it computed logits.
     """
     programs = model._executors[stack]._programs.items()
     return {(key.all_rows, key.with_logits): found is not None for key, found in programs if key.kind == kind}
@@ -77,7 +77,7 @@ def test_decoding(saved, name, case):
 @pytest.mark.parametrize("name, case", in_turn([*DECODERS, *SEQ2SEQ], CASES))
 @torch.inference_mode()
 def test_logits(saved, name, case):
-    """Logits and top-k of a program, for some or all tokens, equal those computed from its hidden states."""
+    """Logits and top-k that a program computes, for some or all tokens, equal those computed from hidden states."""
     model = loaded(saved, name, case)
     sources = [text[::-1] for text in TEXTS] if name in SEQ2SEQ else None
     memory = set()
@@ -174,7 +174,7 @@ def test_products_write_over_operands_that_are_not_read_again():
         return x + down.multiply(gate.multiply(x, "silu", multiplier=up.multiply(x)))
 
     program = lower(gated(gated(rows)))
-    # The product of `gate` writes over that of `up`, and the product of `down` over x.
+    # The result of `gate` overwrites the result of `up`, and the result of `down` overwrites x.
     assert program.scratch_bytes == 2 * 64 * 4
     assert torch.equal(run(program, data), gated(gated(data)))
 
@@ -190,7 +190,7 @@ OTHER_USES = {
     "later norm": lambda x, square, wide: norm(square.multiply(norm(x), multiplier=x)) + norm(x),
     "part of a row": lambda x, square, wide: square.multiply(norm(x), multiplier=wide.multiply(x)[:, 64:]),
 }
-"""Uses of rows x that are read again after the product, or have another layout than its result."""
+"""Uses of a tensor x that a product must not overwrite: x is read later, or its layout differs from the result's."""
 
 
 @pytest.mark.parametrize("use", OTHER_USES.values(), ids=OTHER_USES)

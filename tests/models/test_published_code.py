@@ -1,4 +1,4 @@
-"""An `auto_map` that names only the family's published code is accepted; any other code is refused."""
+"""An `auto_map` in `config.json` is accepted if it names only the family's published code. Other code is refused."""
 
 from __future__ import annotations
 
@@ -66,11 +66,14 @@ def test_only_published_code_is_accepted(kind):
 
 @pytest.mark.parametrize("kind", sorted(FAMILIES))
 def test_other_code_is_refused_for_every_family(kind):
-    """Class names of the family itself are refused too, unless the family was published with an `auto_map`."""
+    """Unknown code is refused for every family.
+
+    For a family that was published without an `auto_map`, code with the names of its own classes is refused too.
+    """
     family = FAMILIES[kind]
     for architecture in family.architectures:
         maps = [{"AutoModel": "modeling_own.Model"}, {"AutoConfig": "configuration_own.Config"}, ["modeling_own.Model"]]
-        # The code of Voyage and of Jina Embeddings 5 is known by its class alone.
+        # The code of Voyage and of Jina Embeddings 5 is recognised by the name of its class.
         if kind not in (*PUBLISHED, "voyage_qwen3", "jina_embeddings_v5"):
             maps.append({"AutoModel": f"modeling_{kind}.{architecture}"})
         for auto_map in maps:

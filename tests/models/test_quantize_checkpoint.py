@@ -1,4 +1,4 @@
-"""Written checkpoints: others read the weights that we round, and serving one equals `--quantize` at load."""
+"""Checkpoints that `triptych quantize` writes: other programs read the same weights, and results equal `--quantize`."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 
 T5_SIZES = {"vocab_size": 70, "d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 1, "num_heads": 4}
 T5_SIZES |= {"feed_forward_proj": "gated-gelu", "decoder_start_token_id": 0}
 LLAMA = LlamaConfig(**SIZES)
-"""Its matrices have groups of 128 inputs, and of 64 after the first products of the feed-forward."""
+"""Configuration of a small LLaMA. Its matrices allow groups of 128 inputs, except those that need groups of 64."""
 TEXTS = random_ids(70, (5, 9, 2))
 
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint in shards, with files besides the weights."""
+    """Directory of a checkpoint with two weight files and several other files."""
     directory = tmp_path_factory.mktemp("llama") / "llama"
     write_model(directory, LLAMA, "LlamaForCausalLM", change=lambda model: model.bfloat16())
     tensors = load_file(directory / "model.safetensors")
@@ -81,7 +81,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def written(llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The directory of the LLaMA in a precision."""
+    """A function that returns the directory of the LLaMA quantised to a precision."""
     root, made = tmp_path_factory.mktemp("written"), set[str]()
 
     def get(precision: Any) -> Path:
@@ -94,7 +94,7 @@ def written(llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
 
 
 def matrices(directory: Path) -> dict[str, QuantizedMatrix]:
-    """The quantised matrices of a checkpoint, as our reader gives them."""
+    """The quantised matrices of a checkpoint by name, as our reader returns them."""
     settings = quantized_format(json.loads((directory / "config.json").read_text()))
     with open_checkpoint(directory, matrix_format=settings) as stored:
         return {name: one for name, entry in stored.items() if isinstance(one := entry.read(), QuantizedMatrix)}
@@ -137,7 +137,10 @@ def test_compressed_tensors_reads_the_weights_that_we_read(written: Callable[[st
 def test_rounded_numbers_are_those_that_compressed_tensors_rounds_with_the_same_scales(
     llama: Path, written: Callable[[str], Path]
 ) -> None:
-    """fp8 has no counterpart at load, so its rounding is compared with the package."""
+    """The rounded fp8 values equal those of the package compressed-tensors with the same scales.
+
+    Unlike other precisions, fp8 cannot be compared with `--quantize` at load.
+    """
     original, stored, config = all_tensors(llama), all_tensors(written("fp8")), schemes(written("fp8"))
     for name in matrices(written("fp8")):
         module, scheme = name.removesuffix(".weight"), scheme_of(config, name.removesuffix(".weight"))
@@ -150,7 +153,7 @@ def test_rounded_numbers_are_those_that_compressed_tensors_rounds_with_the_same_
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_transformers_loads_what_was_written(written: Callable[[str], Path], precision: str, tmp_path: Path) -> None:
-    """Its logits are those of a checkpoint with the dequantised weights."""
+    """transformers loads a written checkpoint, and its logits equal those of the dequantised weights."""
     plain = shutil.copytree(written(precision), tmp_path / "plain")
     for file in plain.glob("model*"):
         file.unlink()
@@ -234,11 +237,11 @@ MODELS: dict[str, tuple[Any, str]] = {
         "DeepseekV3ForCausalLM",
     ),
 }
-"""All untied: `--quantize` also rounds a token table that is tied to the output head."""
+"""Models to write, by name. None has tied embeddings, because `--quantize` would round their token table too."""
 
 
 def outputs(directory: Path, quantization: Any = None) -> list[Tensor]:
-    """Hidden states in bfloat16, before the output head; class logits of a classifier."""
+    """Results of a model in bfloat16: hidden states before the output head, or the logits of a classifier."""
     model = load_model(directory, torch.bfloat16, CPU, quantization=quantization).transformer
     with torch.inference_mode():
         if model.decoder is None:
@@ -283,7 +286,7 @@ def test_a_pickled_checkpoint(llama: Path, written: Callable[[str], Path], tmp_p
 
 
 def refused(source: Path, out: Path, precision: Any = "int4") -> str:
-    """The message with which a checkpoint is refused. Nothing is left behind."""
+    """The error message for a checkpoint that is refused. Asserts that no file is left."""
     before = set(out.parent.iterdir())
     with pytest.raises((ConfigError, WeightsError)) as error:
         quantize_checkpoint(source, out, precision)

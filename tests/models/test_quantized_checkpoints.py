@@ -1,4 +1,4 @@
-"""Quantised checkpoints compute what the same weights compute in float32, and damaged ones are refused."""
+"""Quantised checkpoints have the results of the same weights in float32. Damaged ones are refused."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from transformers import BertConfig, LlamaConfig, MixtralConfig, Phi3Config, Qwe
 
 from models.backends import choice
 from models.checkpoint.loader import LoadedModel, load_model
-from server.engine.process.loading import load
-from server.engine.process.shared_weights import fingerprint, map_weights
+from server.engine.loading.load import load
+from server.engine.loading.shared_weights import fingerprint, map_weights
 from server.ipc.wire.descriptions import ModelSpec
 from server.ipc.workers.weight_memory import WeightMemory
 from tests.parity.checkpoints import edit_config, random_ids, write_model
@@ -41,7 +41,7 @@ DECODERS = {
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    """Returns the directory of a random checkpoint, by its name in `DECODERS`."""
+    """A function that returns the directory of a random checkpoint, given its key in `DECODERS`."""
     made = {}
 
     def get(name: str):
@@ -55,7 +55,10 @@ def checkpoint(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pair(checkpoint, tmp_path_factory):
-    """Returns the directories of a quantised checkpoint and of its weights in float32, by decoder and format."""
+    """A function that returns the directories of a quantised checkpoint and of its dequantised float32 copy.
+
+    Its arguments are the key of the decoder in `DECODERS` and the name of the format.
+    """
     made = {}
 
     def get(decoder: str, kind: str):
@@ -67,7 +70,7 @@ def pair(checkpoint, tmp_path_factory):
 
 
 def is_linear(module: str) -> bool:
-    """Whether a module is quantised: projections and the matrices of Mixtral's experts, not the router or the head."""
+    """Whether a module is quantised: a projection or a matrix of Mixtral's experts, but not the router or the head."""
     return module.split(".")[-1].endswith(("proj", "w1", "w2", "w3"))
 
 
@@ -128,9 +131,9 @@ def test_experts_are_multiplied_as_they_are_stored(pair, kind):
 
 
 def test_experts_of_different_layouts_are_dequantized(checkpoint, tmp_path):
-    """The weight of the last product of one expert is floating point, so those of all experts are dequantised.
+    """If one expert's last matrix is not quantised, the last matrices of all experts are dequantised.
 
-    The weights of the first products stay quantised.
+    The first matrices of the experts stay quantised.
     """
     if not choice.kernels_are_built:
         pytest.skip("the compiled kernels were not built")
@@ -237,5 +240,5 @@ def test_tensors_without_settings_are_refused(pair, tmp_path):
 
 
 def quantize_copy(pair, tmp_path, kind: str = "gptq"):
-    """Copies of the LLaMA in this format, which a test may change."""
+    """Copy the quantised LLaMA and its float32 copy, so that a test can change them. kind: name of the format."""
     return [shutil.copytree(directory, tmp_path / directory.name) for directory in pair("llama", kind)]

@@ -1,4 +1,4 @@
-"""Every family refuses, by name, an unsupported setting that would change its results, and ignores none silently."""
+"""Every family refuses an unsupported setting that would change its results, and names it; none is ignored silently."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CODEBOOK = (
     "codevector_dim contrastive_logits_temperature diversity_loss_weight num_codevector_groups "
     "num_codevectors_per_group num_negatives proj_codevector_dim"
 )
-"""Settings of training, and of heads that are not served, of encoders with a CTC head."""
+"""Settings of encoders with a CTC head that are used only in training or by heads that are not served."""
 HARMLESS = {
     "afmoe": "global_attn_every_n_layers",
     "albert": "tie_word_embeddings",
@@ -150,9 +150,9 @@ HARMLESS = {
     "xlm-roberta": "tie_word_embeddings",
     "xlm-roberta-xl": "tie_word_embeddings",
 }
-"""Settings that families may ignore: alone, they change no result of the first architecture of the family.
+"""Settings that families may ignore, because alone they change no result of the family's first architecture.
 
-The reference never reads them, or they need another setting to have an effect (an unused window, an absent head).
+transformers does not use them, or they need another setting to have an effect (an unused window, an absent head).
 """
 
 
@@ -164,7 +164,7 @@ PUBLISHED_WITH_CODE: dict[str, tuple[str, dict[str, Any]]] = {
     "jina_embeddings_v5": ("qwen3", {}),
     "jina_bert": ("bert", {"position_embedding_type": "alibi", "feed_forward_type": "geglu"}),
 }
-"""Families that transformers has no class for, with the one whose settings they have, and further settings."""
+"""For each family without a class in transformers: a family that has the same settings, and further settings."""
 
 
 NEEDED = {
@@ -172,8 +172,7 @@ NEEDED = {
     "glm4_moe": {"head_dim": 128},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16},
 }
-"""Settings that the test adds, because the defaults of these families lack a needed setting, have heads that do not
-divide the hidden size, or have no layer types."""
+"""Settings that the test adds, because these families' defaults in transformers are not a valid model."""
 
 
 def settings(kind: str) -> dict[str, Any]:
@@ -205,7 +204,7 @@ def test_unknown_values_are_refused_by_name(kind, name):
 
 
 def other_values(value: Any) -> tuple[Any, ...]:
-    """Other values for a setting."""
+    """Values for a setting that differ from `value`, with the same type if possible."""
     match value:
         case bool():
             return (not value,)
@@ -221,7 +220,7 @@ def other_values(value: Any) -> tuple[Any, ...]:
 
 
 def ignored_settings(kind: str) -> set[str]:
-    """Settings of a family whose change neither changes the model nor is refused."""
+    """Names of the settings of a family that can be changed without changing the model and without being refused."""
     hf = settings(kind)
     usual, found = build(hf), set()
     for name in hf:
@@ -241,7 +240,7 @@ def test_every_setting_changes_the_model_or_is_refused_or_is_harmless(kind):
 
 
 def test_an_ignored_setting_is_noticed(monkeypatch):
-    """Negative control: a family that ignores one setting is found."""
+    """Negative control: the test finds a family that ignores a setting."""
     family = FAMILIES["llama"]
     forgetful = replace(family, config=lambda hf, architecture: family.config(hf | {"mlp_bias": False}, architecture))
     monkeypatch.setattr("models.families.FAMILIES", {**FAMILIES, "llama": forgetful})

@@ -417,7 +417,7 @@ NOT_IN_TRANSFORMERS = {"performer", "linformer", "transfo-xl", "xlm-prophetnet"}
 
 @pytest.mark.parametrize("kind", refused.REFUSED)
 def test_known_architectures_are_refused_with_a_reason(kind):
-    """Each refused name is a published `model_type` that no supported family has."""
+    """Each name in the list of refused types is a published `model_type` that no supported family has."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
     assert kind not in FAMILIES

@@ -1,4 +1,4 @@
-"""The compiled searches for scales of rounded weights equal those in operations of torch, but for the order of sums."""
+"""The compiled search for the scales of rounded weights equals the search with torch, except for the order of sums."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ KERNELS = KernelRounding()
 
 
 def numbers(rows: int = 37, groups: int = 21) -> Tensor:
-    """Groups of many scales, and some without spread, sign, or more than one number."""
+    """Random weights [rows, groups, inputs] of many magnitudes.
+
+    Some groups are all equal, have one sign only, or have a single nonzero value.
+    """
     generator = torch.Generator().manual_seed(7)
     x = torch.randn(rows, groups, GROUP, generator=generator)
     x *= torch.logspace(-3, 3, rows)[:, None, None]
@@ -37,7 +40,10 @@ def error_of_six_bits(x: Tensor, scale: Tensor) -> Tensor:
 
 
 def assert_errors_equal(found: Tensor, expected: Tensor, energy: Tensor) -> None:
-    """Two candidates may be so alike that the order of a sum decides between them: the last bit of the energy."""
+    """Assert that two errors are equal except for the last bit of the energy.
+
+    Two candidates may be so similar that the order of a sum decides between them.
+    """
     assert (found <= expected * (1 + 1e-4) + 1e-5 * energy).all()
     assert (expected <= found * (1 + 1e-4) + 1e-5 * energy).all()
 

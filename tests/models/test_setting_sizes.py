@@ -1,4 +1,4 @@
-"""The sizes of settings that are told without reading weights are those of loaded models."""
+"""Sizes of a model with each setting, which are computed without reading weights, equal those of loaded models."""
 
 from __future__ import annotations
 
@@ -69,7 +69,11 @@ def test_int4_gives_6_bits_to_the_weights_that_matter_most(name: str, mixture: P
 
 @pytest.mark.parametrize("name", ["story", "sentiment", "mixture"])
 def test_int5_gives_4_bits_to_the_products_before_activations_only(name: str, mixture: Path) -> None:
-    """Gates, or the first products of a feed-forward without gates. In a mixture, gate and up are one matrix."""
+    """int5 stores the matrices before activations in 4 bits, and all others in 6 bits.
+
+    These are the gate matrices, or the first matrices of a feed-forward without gates. In a mixture of experts, the
+    gate and the up matrix are stored together.
+    """
     model = load_model(
         mixture if name == "mixture" else HOME / name, torch.float32, CPU, quantization="int5"
     ).transformer
@@ -97,7 +101,7 @@ def test_experts_with_4_and_6_bits_stay_close(mixture: Path) -> None:
         .clone()
         for quantization in (None, "int4")
     )
-    # The median, because rounded inputs may choose other experts for a few tokens.
+    # The median is used, because rounded inputs choose other experts for a few tokens.
     assert 0 < ((found - exact).norm(dim=1) / exact.norm(dim=1)).median() < 0.2
 
 

@@ -1,4 +1,4 @@
-"""Caches of layers whose keys serve as values, or that read the keys and values of another layer."""
+"""KV caches of layers whose keys also serve as values, and of layers that use the keys and values of another layer."""
 
 from __future__ import annotations
 
@@ -69,7 +69,10 @@ def test_layers_read_only_earlier_layers_that_have_keys(owner):
 
 @pytest.mark.parametrize(("path", "is_kept"), [("query", True), ("key_heads.1", False), ("value_heads.0", False)])
 def test_matrices_of_latent_heads_are_dequantized(path, is_kept):
-    """They are never packed, and without packing nothing computes with a quantised matrix."""
+    """The matrices of latent heads are dequantised, because they are not packed.
+
+    Only packed matrices can be multiplied in their quantised form.
+    """
     with torch.device("meta"):
         model = Transformer(build(BASES["deepseek_v3"] | {"n_group": 1, "topk_group": 1, "n_routed_experts": 4}))
     name = f"decoder.layers.0.attention.{path}.weight"

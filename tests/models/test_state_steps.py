@@ -1,4 +1,6 @@
-"""The order and the form in which the rows of a step run through a mixer, with a mixer whose results are exact."""
+"""The rows of a step run through a mixer in the right order and form (stepwise or in chunks).
+
+A mixer with exact integer results shows every error."""
 
 from __future__ import annotations
 
@@ -16,12 +18,12 @@ from models.steps.state_memory import ZERO_STATE, StateMemory
 from models.steps.state_steps import plan_waves, run_waves, run_whole
 
 CONFIG = ShortConvolutionConfig(channels=1, kernel_size=3)
-"""A state has two numbers: a running sum of the tokens, and the number of tokens that ran in chunks."""
+"""Shape of a state with two values: the running sum of the tokens, and the number of tokens that ran in chunks."""
 MODULUS = 8191.0
 
 
 class RunningSum(Mixer):
-    """Adds up tokens in a linear recurrence modulo a prime, with integers, so that every order of sums is exact."""
+    """A fake mixer: a linear recurrence over the tokens modulo a prime, with integers, so that results are exact."""
 
     config, width = CONFIG, 1
 
@@ -56,7 +58,7 @@ class RunningSum(Mixer):
 
 
 def sums(tokens: Sequence[float]) -> list[float]:
-    """The reference: running sums, computed one token after the other."""
+    """The reference: the running sum after each token, computed one token after the other."""
     total, results = 0.0, []
     for token in tokens:
         total = (3 * total + token) % MODULUS
@@ -65,7 +67,9 @@ def sums(tokens: Sequence[float]) -> list[float]:
 
 
 def batch(parts: Sequence[tuple[int, int, int, bool]]) -> DecoderBatch:
-    """A batch of rows. parts: number of tokens, source, slot, and whether the row is part of a prompt."""
+    """A batch of rows. parts: for each row, its number of tokens, the slot of the state before it, the slot of the
+    state after it, and whether it is part of a prompt.
+    """
     lengths = tuple(part[0] for part in parts)
     tokens = torch.zeros(sum(lengths), dtype=torch.int64)
     return DecoderBatch(
@@ -88,12 +92,12 @@ def run(memory: StateMemory, parts: Sequence[tuple[int, int, int, bool]], tokens
 
 
 def chunked_tokens(states: StateMemory) -> list[float]:
-    """For each slot, the number of tokens of its text that ran in chunks."""
+    """For each slot: the number of tokens that ran in chunks."""
     return states.states[5][0].flatten(1)[:, 1].tolist()
 
 
 def memory(slots: int) -> StateMemory:
-    """A memory whose slots hold values of earlier owners."""
+    """A state memory whose slots contain NaN, as values of earlier owners."""
     made = StateMemory({5: CONFIG}, slots, torch.device("cpu"))
     made.states[5][0].fill_(torch.nan)
     return made
@@ -110,7 +114,7 @@ def test_rows_of_all_kinds_in_one_step():
     parts = [(3, 0, 0, False), (2, 0, 2, False), (1, 1, 1, False), (6, 3, 4, True)]
     drafted = [*text[:77], 9.0, 8.0]
     assert run(states, parts, tokens) == sums(drafted)[74:] + sums(text[:6])[5:] + sums(text[:70])[64:]
-    # The draft was rejected: its row continues from the state before it.
+    # The draft was rejected, so its row continues from the state before the draft.
     assert run(states, [(1, 0, 0, False), (1, 4, 4, True)], [text[77], text[70]]) == [sums(text)[77], sums(text)[70]]
 
 
@@ -153,7 +157,7 @@ def test_whole_texts_start_from_zero():
 
 
 def test_a_wrong_order_is_noticed():
-    """Negative control: without waves, a row reads a state that is not written yet."""
+    """Negative control: if rows run in the wrong order, a row reads a state that is not written yet."""
     states, parts = memory(2), [(64, ZERO_STATE, 0, True), (3, 0, 1, True)]
     (first, second), tokens = plan_waves(batch(parts)), torch.arange(67.0)[:, None]
     mixed = run_waves(5, RunningSum(), (tokens,), states, (second, first))

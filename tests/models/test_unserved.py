@@ -15,7 +15,7 @@ from models.families.shared.wrappers import WRAPPERS
 
 SERVED = FAMILIES.keys() | WRAPPERS.keys()
 RELEASE = "5.23.0"
-"""The release that the table covers. A newer one may have types that it lacks."""
+"""The release of transformers that the table covers. A newer release may have further types."""
 
 
 def refusal(kind: object, **settings: object) -> str:

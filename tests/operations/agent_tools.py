@@ -1,4 +1,4 @@
-"""JSON schemas as real programs write them: zod, pydantic, and tools of coding agents."""
+"""JSON schemas that real programs write: zod, pydantic, and the tools of coding agents."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ ZOD: dict[str, dict[str, Any]] = {
         "additionalProperties": False,
     },
 }
-"""Schemas that zod writes. All of their keywords can be enforced."""
+"""Schemas that zod writes, by name. All of their keywords can be enforced."""
 
 AGENTS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "Claude Code, SendMessage": (
@@ -132,7 +132,7 @@ AGENTS: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["oneOf", "pattern"],
     ),
 }
-"""Schemas of tools that programs send, and the keywords that cannot be enforced."""
+"""Schemas of tools that programs send, by name, each with the keywords that cannot be enforced."""
 
 
 class Colour(enum.Enum):
@@ -156,7 +156,7 @@ class Node(pydantic.BaseModel):
 
 
 class Everything(pydantic.BaseModel):
-    """Arguments of every kind that pydantic-ai users write."""
+    """Arguments of a tool, with a field of every kind that users of pydantic-ai write."""
 
     path: Path
     tags: set[str]
@@ -170,4 +170,4 @@ class Everything(pydantic.BaseModel):
 
 
 EVERYTHING_LOST = ["uniqueItems"]
-"""Keywords of the schema of `Everything` that cannot be enforced: only that the members of a set differ."""
+"""Keywords in the schema of `Everything` that cannot be enforced: that the items of a set are different."""

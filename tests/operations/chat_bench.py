@@ -1,4 +1,4 @@
-"""The chat operation with a real engine in this process. The engine's model has random logits, or follows a script."""
+"""The chat operation with a real engine in this process. The fake model has random logits, or follows a script."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from server.engine.cache.block_tables import BlockTables
 from server.engine.scheduling.model_limits import ModelLimits
 from server.engine.scheduling.schedule import Schedule
 from server.engine.scheduling.scheduler import Scheduler
-from server.engine.stepping.engine import Engine, ModelEngine
+from server.engine.stepping.engine import Engine
 from server.engine.stepping.generation_engine import GenerationEngine
+from server.engine.stepping.model_engine import ModelEngine
 from server.ipc.client.call import Call
 from server.ipc.client.client import EngineClient
 from server.ipc.wire.descriptions import GenerationInfo, ModelInfo
-from server.ipc.wire.messages import Abort, Generate, Vocabulary
+from server.ipc.wire.generate_messages import Generate, Vocabulary
+from server.ipc.wire.step_messages import Abort
 from server.metrics import Metrics
 from server.operations.chatting.chat import ChatDelta, ChatResult, ChatSpec, chat
 from server.operations.runtime import Runtime
@@ -39,13 +41,13 @@ MERGED = [
     *("_call>\n", '>\n{"', "<tool", "tool_call", "</", "think>", "think>\n\n", "\n\n", "[TOOL", "_CALLS]", "[ARGS]{"),
     *("get", "_weather", "city", "Paris", " the", "Let me", "é", "日本"),
 ]
-"""Pieces of text that are tokens, in addition to all single bytes. Some cross the end of a marker."""
+"""Texts of the tokens, in addition to all single bytes. Some contain the end of a marker and the text after it."""
 
 
 def write_checkpoint(directory: Path, template: str, special: Sequence[str] = (), added: Sequence[str] = ()) -> Path:
-    """Write a byte-level tokenizer with a chat template.
+    """Write a checkpoint with a byte-level tokenizer and a chat template.
 
-    special: further special tokens. added: added tokens that are text, such as `<tool_call>` of Qwen.
+    special: further special tokens. added: added tokens that count as text, such as Qwen's `<tool_call>`.
     """
     directory.mkdir(parents=True, exist_ok=True)
     letters = dict(zip(range(256), byte_alphabet(), strict=True))
@@ -67,9 +69,9 @@ def write_checkpoint(directory: Path, template: str, special: Sequence[str] = ()
 
 
 class ScriptedRunner:
-    """Runner of a fake model. The script's tokens are by far the likeliest; after it, logits are random.
+    """Runner of a fake model. The tokens of a script have by far the highest logits; after it, logits are random.
 
-    tokens: bytes of each token. script: token ids. likely: tokens with higher logits after the script.
+    script: token ids. likely: ids of tokens with higher logits after the script. seed: seed of the random logits.
     """
 
     captured = None
@@ -98,7 +100,7 @@ class ScriptedRunner:
 
 
 class ChatBench:
-    """A runtime whose messages go to an engine in this process."""
+    """A runtime with one chat model `llm`, whose messages go to an engine in this process."""
 
     def __init__(self, directory: Path, seed: int = 0, speculation: object = None) -> None:
         self.metrics = Metrics()
@@ -119,7 +121,7 @@ class ChatBench:
         self.client.on_ready([_info(self.vocab_size)], "cpu", self._receive)
 
     def follow(self, script: Sequence[str | int] | str) -> None:
-        """Make the model generate a script: tokens by text or id; a text alone is tokenized."""
+        """Make the model generate a script. script: a text, or a list of tokens, each as its text or its id."""
         ids = (
             self.tokenizer.encode([script], add_special_tokens=False)[0].ids
             if isinstance(script, str)
@@ -128,7 +130,7 @@ class ChatBench:
         self.runner.script = ids
 
     def id_of(self, text: str) -> int:
-        """The token with this text."""
+        """The id of the token with this text."""
         found = self.tokenizer.token_to_id(text)
         return self.tokenizer.token_bytes.by_id.index(text.encode()) if found is None else found
 

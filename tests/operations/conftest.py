@@ -1,4 +1,4 @@
-"""Fixtures of the tests of operations: the application without a worker, and chats with an engine."""
+"""Fixtures for tests of operations: the application without a worker, and chats with an engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["bench", "http", "llm"]
 
 @pytest.fixture
 async def llm(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ChatBench]:
-    """A bench with the template and special tokens that a test names; by default those of `hermes`."""
+    """A `ChatBench` with the chat template and the special tokens that the test names; by default those of `hermes`."""
     name = getattr(request, "param", "hermes")
     templates = {**BY_FORMAT, "qwen": QWEN_3, "opens-thinking": OPENS_THINKING, "none": CHATML}
     templates |= {"front-only": FRONT_ONLY, "front-or-nothing": FRONT_OR_NOTHING}

@@ -1,6 +1,7 @@
-"""Recordings of which a script says what each window decodes to, for the published sequential algorithm and for ours.
+"""Scripted recordings, to compare the published sequential algorithm of Whisper with ours.
 
-Imports nothing but the standard library, because the published code runs in an environment of its own.
+A script determines the tokens to which each window is decoded. This module imports only the standard library, because
+the published code runs in a separate environment.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ PREVIOUS, NO_TIMESTAMPS, FIRST_TIME = 50361, 50363, 50364
 VOCAB, CONTEXT, WINDOW_FRAMES = 51865, 448, 3000
 PROMPT = "The garden"
 COUNT = 60
-"""Number of scripts."""
+"""Number of scripts that are compared."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One decoding of a window. token_ids: without the end token. logprob: their mean log-probability."""
+    """The result of decoding a window once.
+
+    token_ids: new tokens without the end token. logprob: mean log-probability. no_speech: probability of no speech.
+    """
 
     token_ids: list[int]
     logprob: float
@@ -27,9 +31,10 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Script:
-    """Length and settings of a recording. The attempts to decode its windows follow from `number`.
+    """A recording: its length, its settings, and the results of decoding its windows, which depend on `number`.
 
-    prompted: `PROMPT` precedes the recording.
+    temperatures: temperatures of the attempts. compression_ratio, logprob, no_speech: thresholds, or None.
+    conditions: whether earlier text precedes each window. prompted: whether `PROMPT` precedes the first window.
     """
 
     number: int
@@ -47,11 +52,10 @@ class Script:
 
 
 def script(number: int) -> Script:
-    """A recording with random settings.
+    """A recording with random settings. number: index of the script, used as seed.
 
-    Where the text so far precedes the windows, temperatures are at most 0.4, because the two implementations differ
-    above 0.5: OpenAI's code then forgets the earlier text for all later windows, transformers (as we do) for one
-    window.
+    If earlier text precedes the windows, temperatures are at most 0.4. Above 0.5, implementations differ: OpenAI's code
+    drops the earlier text for all later windows, but transformers and Triptych drop it for one window only.
     """
     rng = random.Random(number)
     conditions = number % 2 == 0
@@ -70,7 +74,7 @@ def script(number: int) -> Script:
 
 
 def _tokens(rng: random.Random) -> list[int]:
-    """Tokens of a window, as the rules for timestamps allow them."""
+    """Random tokens of a window that obey the rules for timestamps."""
     place = rng.randint(0, 40)
     tokens = [] if rng.random() < 0.1 else [FIRST_TIME + (0 if rng.random() < 0.3 else place)]
     if rng.random() < 0.2:

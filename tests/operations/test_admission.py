@@ -1,4 +1,4 @@
-"""Admission by cost: nothing is reserved after the last call has ended, and no limit is ever exceeded."""
+"""Admission by cost: no limit is ever exceeded, and nothing stays reserved after the last call has ended."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Model:
-    """The part of a model that admission reads: its name."""
+    """A fake model with the only attribute that admission uses, its name."""
 
     name: str = "m"
 
@@ -132,7 +132,10 @@ def test_the_default_follows_the_memory_of_the_machine() -> None:
 
 
 def test_requests_get_what_a_limit_of_the_process_leaves() -> None:
-    """With less, a library that gets no memory would end the process."""
+    """The memory for requests is limited to what the process may use. If that is too little, the server does not start.
+
+    Some libraries end the process when they get no memory.
+    """
     assert memory_within(PROCESS_BYTES + 100 * MIB, None, 384 * MIB) == 100 * MIB
     assert memory_within(PROCESS_BYTES + 900 * MIB, None, 384 * MIB) == 384 * MIB
     assert memory_within(PROCESS_BYTES + 20 * MIB, 20 * MIB, 384 * MIB) == 20 * MIB
@@ -143,7 +146,10 @@ def test_requests_get_what_a_limit_of_the_process_leaves() -> None:
 
 
 async def test_a_long_query_is_not_repeated(bench: Bench) -> None:
-    """The query of 60,000 words with 1,000 texts that once took 24 GB costs little more than its characters."""
+    """A long query with many texts costs little memory, because the query is not repeated for each text.
+
+    This request (60,000 words, 1,000 texts) once took 24 GB.
+    """
     bench.become_ready()
     model = bench.runtime.candidates(None, "rerank")[0]
     cost = RerankSpec("word " * 60_000, ["a text"] * 1000).cost(model)

@@ -44,7 +44,10 @@ def planner(row: ToolFormat | None, **settings: object) -> AnswerPlan:
 
 
 def parse(plan: AnswerPlan, text: str, cuts: list[int], special: dict[str, int]) -> AnswerParser:
-    """Parse a text cut into pieces. Special tokens are reported as marks. Checks that deltas make up the parts."""
+    """Parse a text in pieces, and check that the deltas, joined, equal the parts of the answer.
+
+    cuts: places where the text is cut, in characters. special: text → id of special tokens, which are passed as marks.
+    """
     pattern = "|".join(map(re.escape, special))
     symbols: list[str | int] = []
     for part in re.split(f"({pattern})", text) if special else [text]:
@@ -113,7 +116,7 @@ def test_a_plain_answer_is_unchanged(name, content, cuts):
 @pytest.mark.parametrize("name", ROWS)
 @given(calls=CALLS, size=st.integers(0, 200), cuts=CUTS)
 def test_a_cut_answer_keeps_what_was_complete(name, calls, size, cuts):
-    """A prefix of the text gives a prefix of the calls of the whole answer."""
+    """If an answer is cut, the parser returns a prefix of the calls of the whole answer."""
     row = ROWS[name]
     plan = planner(row)
     calls = calls if row.parallel else calls[:1]
@@ -191,7 +194,7 @@ def test_an_introduction_may_come_before_calls() -> None:
 
 
 def test_a_text_marker_spelled_in_letters_is_no_special_token() -> None:
-    """A model that writes the name of a special token in letters has not generated the token."""
+    """If a model writes the name of a special token in letters, it counts as text, not as the token."""
     plan = planner(ROWS["mistral"])
     parser = parse(plan, '[TOOL_CALLS] [{"name": "a", "arguments": {}}]', [4], {})
     assert parser.tool_calls == [] and parser.parts.content.startswith("[TOOL_CALLS]")

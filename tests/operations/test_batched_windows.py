@@ -1,4 +1,6 @@
-"""The batched mode loses no speech: the rest of a window whose text ends early is decoded, and the order is kept."""
+"""The batched mode loses no speech: if the text of a window ends early, the rest of the window is decoded too.
+
+Texts keep their order."""
 
 from __future__ import annotations
 
@@ -22,7 +24,11 @@ FRAMES = 2 * WINDOW_FRAMES + 1000
 
 
 class Decoder(WindowDecoder):
-    """Decodes each window to the text that `texts` has for its first frame. calls: the windows decoded together."""
+    """A fake decoder.
+
+    texts: the tokens of each window, by the index of the window's first frame.
+    calls: the windows that were decoded together, one list per call.
+    """
 
     def run(self, texts: dict[int, list[int]]) -> None:
         self.texts, self.calls = texts, list[list[tuple[int, int]]]()
@@ -33,7 +39,7 @@ class Decoder(WindowDecoder):
 
 
 def time(frame: int) -> int:
-    """The timestamp token for a frame, counted from the start of the window."""
+    """The timestamp token for a frame. frame: index from the start of the window."""
     return FIRST_TIME + frame // 2
 
 
@@ -52,7 +58,7 @@ def batched(texts: dict[int, list[int]], speech: list[tuple[int, int]], **more: 
 
 
 FIRST, SECOND, THIRD = 2928, 5828, FRAMES
-"""Where the windows end."""
+"""Index of the frame at which each window ends."""
 WHOLE = {
     0: [time(0), 11, time(FIRST)],
     FIRST: [time(0), 12, time(SECOND - FIRST)],

@@ -1,4 +1,4 @@
-"""Prompts of chats equal those of transformers, and templates cannot hold up other work."""
+"""Chat prompts equal those of transformers, and slow chat templates do not delay other work."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def prompt_of(bench: ChatBench, spec: ChatSpec) -> str:
 
 
 def reference(bench: ChatBench, messages: list[dict[str, Any]], **settings: Any) -> str | None:
-    """The prompt of transformers, or None if it refuses the messages."""
+    """The prompt that transformers renders, or None if it refuses the messages."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(bench.runtime.texts["llm"].directory)
@@ -99,7 +99,11 @@ async def test_a_continued_message_equals_transformers(bench: ChatBench) -> None
 
 @with_template(*BY_FORMAT.values(), QWEN_3)
 async def test_tools_calls_and_results_equal_transformers(bench: ChatBench) -> None:
-    """transformers takes messages as each template wants them; the templates of DeepSeek take arguments as text."""
+    """Prompts with tools, tool calls and results equal those of transformers.
+
+    transformers needs the messages in the form that each template expects. DeepSeek's templates expect arguments as
+    text; we convert them.
+    """
     template = bench.runtime.texts["llm"].chat_templates.choose()
     as_text = template in (DEEPSEEK, DEEPSEEK_NAMES)
     shapes = [("auto", history({"city": "Köln", "days": 2})[:1]), ("auto", history({"city": "Köln", "days": 2}))]
@@ -136,7 +140,10 @@ async def test_documents_and_variables_reach_the_template(bench: ChatBench) -> N
 
 @with_template("{{ messages[0].content }}{{ moods }}{{ mood_of }}{{ language }}")
 async def test_what_a_template_does_not_read_is_refused_or_named(bench: ChatBench) -> None:
-    """Documents are a part of the question; further variables are wishes, whose names are the client's."""
+    """Documents that a template does not use are refused; other unused variables are ignored and named.
+
+    Documents are a part of the question, but other variables are only wishes.
+    """
     messages = [{"role": "user", "content": "a"}]
     with pytest.raises(
         InvalidRequest, match=r"^`documents`: the chat template of `llm` leaves documents out$"
@@ -158,7 +165,7 @@ async def test_what_a_template_does_not_read_is_refused_or_named(bench: ChatBenc
 
 @with_template(SLOW)
 async def test_slow_templates_leave_the_tokenizers_free(bench: ChatBench) -> None:
-    """Many chats with a slow template wait for one thread; tokenizing does not wait for any of them."""
+    """Chats with a slow template wait for a single thread, and tokenizing waits for none of them."""
     started = time.monotonic()
     spec = ChatSpec([{"role": "user", "content": "a"}], ONE_TOKEN)
     chats = [asyncio.create_task(bench.ask(spec, time.monotonic() + 1.5)) for _ in range(8)]
@@ -185,7 +192,10 @@ async def test_a_slow_template_without_a_deadline_is_stopped_by_its_own_limit(
 
 @with_template(SLOW + HERMES)
 async def test_a_template_that_was_stopped_is_asked_again(bench: ChatBench, monkeypatch: Any) -> None:
-    """If rendering a sample conversation took too long, this does not mean that the template ignores tools."""
+    """If the test of whether a template uses tools was stopped, it is repeated for the next request.
+
+    A stopped test does not mean that the template ignores tools.
+    """
     spec = ChatSpec([{"role": "user", "content": "a"}], ONE_TOKEN, tools=TOOLS)
     with monkeypatch.context() as hurried:
         hurried.setattr(bench.runtime.chat_renderer, "_seconds", 0.3)

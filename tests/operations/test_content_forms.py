@@ -1,4 +1,4 @@
-"""Messages reach a template in the form that it reads: texts, lists of parts, or different forms by role."""
+"""A chat template gets messages in the form that it expects: texts, lists of parts, or different forms by role."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ def as_lists(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @with_template(*LISTS_ONLY.values())
 async def test_texts_reach_a_template_that_reads_lists(bench: ChatBench) -> None:
-    """The prompt is that of transformers for lists of parts; for texts, transformers leaves them out."""
+    """Texts are converted for a template that expects lists of parts. transformers would leave them out.
+
+    The prompt equals that of transformers for lists of parts.
+    """
     assert await prompt_of(bench, ChatSpec(TURNS, ONE_TOKEN)) == TEXT + "[assistant]"
     assert reference(bench, as_lists(TURNS), add_generation_prompt=True) == TEXT + "[assistant]"
     assert await prompt_of(bench, ChatSpec(as_lists(TURNS), ONE_TOKEN)) == TEXT + "[assistant]"

@@ -1,4 +1,4 @@
-"""`cost()` of generate and translate is an upper bound of what they tokenize and send to the engine."""
+"""`cost()` of generate and translate is an upper bound of the texts that are tokenized and the work of the engine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from server.errors import RequestError
 from server.ipc.client.call import Call
-from server.ipc.wire.messages import Generate
+from server.ipc.wire.generate_messages import Generate
 from server.operations.cost import Cost, max_windows
 from server.operations.generating.generate import GenerateSpec, generate
 from server.operations.generating.generation_options import GenerationOptions
@@ -60,7 +60,7 @@ OPERATIONS: dict[str, tuple[Callable[..., Awaitable[Any]], Callable[[random.Rand
 
 
 class Tokenized:
-    """Counts the characters that an operation tokenizes."""
+    """Counts the characters that an operation tokenizes. characters: the count so far."""
 
     def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         self.characters = 0
@@ -74,7 +74,7 @@ class Tokenized:
 
 
 async def sent_by(bench: Bench, run: Callable[..., Awaitable[Any]], spec: Any) -> Generate | None:
-    """The message that an operation sends, or None if it refuses the specification."""
+    """Run an operation until it sends a message. Returns the message, or None if the specification is refused."""
     bench.sent.clear()
     call = Call(bench.client)
     task = asyncio.ensure_future(run(bench.runtime, call, spec))

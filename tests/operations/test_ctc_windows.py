@@ -1,4 +1,4 @@
-"""Windows of models with a CTC head: 30 s, and never more labels than the model takes."""
+"""Windows of models with a CTC head have 30 s, and never more labels than the model allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cost of an encoder specification is an upper bound of the work and of the result."""
+"""The cost of an encoder request is an upper bound of its work and of the size of its result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 
 from server.errors import RequestError
 from server.ipc.client.call import Call
-from server.ipc.wire.messages import Encode, Message, StepOutput
+from server.ipc.wire.encode_messages import Encode
+from server.ipc.wire.message_base import Message
+from server.ipc.wire.step_messages import StepOutput
 from server.operations.cost import Cost
 from server.operations.labelling.classify import ClassifySpec, classify
 from server.operations.labelling.fill_mask import FillMaskSpec, fill_mask
@@ -37,7 +39,7 @@ Operation = Callable[[Runtime, Call, Any], Coroutine[Any, Any, Any]]
 
 
 class MeasuredRuntime(Runtime):
-    """Counts the characters that are tokenized."""
+    """A runtime that counts the characters that are tokenized."""
 
     characters: int = 0
 
@@ -55,7 +57,7 @@ class MeasuredRuntime(Runtime):
 
 
 class Measurement:
-    """Runs operations against the fake worker's answers and counts their work."""
+    """Runs operations with answers like those of the fake worker, and counts their work."""
 
     def __init__(self, root: Path) -> None:
         bench = Bench(root, Settings())
@@ -74,7 +76,7 @@ class Measurement:
                 asyncio.get_running_loop().call_soon(self.client.on_output, output)
 
     def run(self, operation: Operation, spec: Any) -> tuple[Cost, Cost]:
-        """Run an operation. Returns the cost of its specification, and the work that was measured."""
+        """Run an operation. Returns the cost of its specification, and the measured work, both as `Cost`."""
         model = self._model(operation)
         bound: Cost = spec.cost(model)
         self.sent.clear()
@@ -85,7 +87,7 @@ class Measurement:
         return bound, Cost(self.runtime.characters, tokens, len(items), answer_numbers=count_numbers(result))
 
     async def _result(self, operation: Operation, spec: Any) -> Any:
-        """The result of the operation, or None if it refuses the request."""
+        """Run an operation. Returns its result, or None if the request is refused."""
         with Call(self.client) as call:
             try:
                 return await operation(self.runtime, call, spec)
@@ -193,12 +195,12 @@ ORDINARY = {
     question_answer: QuestionAnswerSpec("who", "a <b> c" * 100),
     zero_shot_classify: ZeroShotClassifySpec(["a", "b"], ["c", "d"]),
 }
-"""For each operation, a specification that is answered without an error."""
+"""For each operation, a valid specification."""
 
 
 @pytest.mark.parametrize("operation", ORDINARY, ids=lambda operation: operation.__name__)
 def test_ordinary_requests_cause_work(measurement: Measurement, operation: Operation) -> None:
-    """A request within the limits is measured to do work, so the tests above would notice work before a refusal."""
+    """Control: the work of a valid request is measured, so the tests above would notice work before a refusal."""
     _, work = measurement.run(operation, ORDINARY[operation])
     assert work.input_characters and work.input_tokens and work.sequences >= 2 and work.answer_numbers
 
@@ -213,6 +215,6 @@ def test_every_operation_is_refused_without_room_for_its_cost(
 
 
 def test_equal_lengths_cost_the_same(measurement: Measurement) -> None:
-    """Nothing is tokenized: the cost depends on the kinds of characters, not on the characters themselves."""
+    """The cost depends only on the lengths of texts, because nothing is tokenized to compute it."""
     model = measurement.runtime.candidates(None, "token_classify")[0]
     assert TokenClassifySpec(["a" * 9000]).cost(model) == TokenClassifySpec([". " * 4500]).cost(model)

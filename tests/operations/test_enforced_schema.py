@@ -1,4 +1,7 @@
-"""What is enforced of a JSON schema, what is lost and named, and that nothing valid is ever forbidden."""
+"""The parts of a JSON schema that the grammar enforces, and the parts that it cannot enforce and that are reported.
+
+No value that the schema accepts may be forbidden.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ def enforced(schema: dict[str, Any], **settings: Any) -> EnforcedSchema:
 
 
 def lost(schema: dict[str, Any], **settings: Any) -> list[str]:
-    """The keywords that are lost. The rest is enforced."""
+    """The keywords of a schema that the grammar does not enforce, sorted. It enforces all others."""
     found = enforced(schema, **settings)
     assert found.source
     return sorted({loss.keyword for loss in found.losses})
@@ -117,7 +120,7 @@ CASES: dict[str, tuple[Any, list[str], Any]] = {
     "long list": ({"type": "array", "maxItems": 1_000_000}, [], {"type": "array", "maxItems": 1_000_000}),
     "everything": (True, [], True),
 }
-"""The schema of a property, the keywords that are lost, and what is enforced instead."""
+"""Per case: the schema of a property, the keywords that are not enforced, and the schema that is enforced instead."""
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -144,7 +147,7 @@ def test_keywords_that_are_lost_and_kept(name: str) -> None:
 
 
 def test_strict_schemas_have_no_lenient_reading() -> None:
-    """A strict schema means what JSON Schema says; a large length is followed as long as the grammar can."""
+    """A strict schema means what JSON Schema says. A large length is enforced up to the limit of the grammar."""
     schema = {**record(a={"$ref": "/$defs/node"}), "$defs": {"node": NODE}}
     (loss,) = enforced(schema, is_strict=True).losses
     assert str(loss) == "cannot be enforced: `properties.a.$ref` points to no schema in this document"
@@ -311,7 +314,7 @@ def random_schema(chance: random.Random, depth: int) -> Any:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_every_valid_value_stays_valid(seed: int) -> None:
-    """What is reduced, and what the library accepts after repairs, accepts every value that the schema accepts."""
+    """A schema that we simplify or repair for the library still accepts every value that the original accepts."""
     chance = random.Random(seed)
     num_valid = 0
     for round in range(50):
@@ -345,7 +348,7 @@ def _is_valid(schema: dict[str, Any], value: Any) -> bool:
 
 @pytest.mark.parametrize("name", ["a b", "<secret>", "sécret", "x" * 65, "a\nb"])
 def test_an_error_repeats_only_names(name: str) -> None:
-    """The name of a property may be any text."""
+    """An error message must not repeat other texts of the schema. The name of a property may be any text."""
     (loss, *_) = enforced(record(**{name: {"type": "x"}}), is_strict=True).losses
     assert str(loss).startswith("cannot be enforced: `properties.") and name not in str(loss)
     (loss, *_) = enforced(record(a_1={"type": "x"}), is_strict=True).losses

@@ -1,4 +1,4 @@
-"""The entailment and contradiction classes of a checkpoint, found by the names of its labels."""
+"""The names of a checkpoint's labels show which class means entailment and which means contradiction."""
 
 from __future__ import annotations
 

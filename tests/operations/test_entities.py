@@ -1,6 +1,7 @@
-"""Entities of models that also mark the last token and an only token are whole.
+"""Joining labelled tokens to entities.
 
-Those of other models are as in the pipeline of transformers.
+Some models also mark the last token of an entity (`E-`) and an entity of one token (`S-`); their entities are not cut
+there. The entities of other models are as in the pipeline of transformers.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ WITHOUT_ENDS = ["O", "B-name", "I-name", "E-name"]
 
 
 class Joiner:
-    """A tokenizer of which only `join` is used."""
+    """A stand-in for a tokenizer that can only `join`."""
 
     def join(self, words: list[str]) -> str:
         return " ".join(words)
 
 
 def found(labels: list[str], marks: list[str]) -> list[tuple[str, int, int]]:
-    """Label, start and end of each entity. marks: label of each token, which are one character wide."""
+    """Label, start and end of each entity. marks: the label of each token; every token is one character long."""
     tokens = [
         ScoredTextToken("x", np.eye(len(labels))[labels.index(mark)], place, place + 1, place, False)
         for place, mark in enumerate(marks)
@@ -45,5 +46,5 @@ def test_marks_of_ends(marks: str, expected: list[tuple[str, int, int]]) -> None
 
 
 def test_a_class_that_is_named_like_a_mark_of_ends_is_none() -> None:
-    """The labels have no `S-`, so that `E-name` is a class of its own, as in the pipeline."""
+    """A model without labels in `S-` does not mark ends: `E-name` is an ordinary class, as in the pipeline."""
     assert found(WITHOUT_ENDS, ["B-name", "E-name"]) == [("name", 0, 1), ("name", 1, 2)]

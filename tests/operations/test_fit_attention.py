@@ -1,10 +1,10 @@
-"""Messages with too much attention to send: answers are bounded, then the last sentences lose their attention."""
+"""Attention weights that are too large for a message: answers get shorter, then the last sentences have none."""
 
 from __future__ import annotations
 
 import pytest
 
-from server.ipc.wire.messages import Generate, GenerateRow
+from server.ipc.wire.generate_messages import Generate, GenerateRow
 from server.ipc.wire.params import GenerationParams
 from server.operations.generating import prompts
 from server.operations.translating.marked_segments import fit_attention

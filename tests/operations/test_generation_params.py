@@ -1,4 +1,4 @@
-"""Parameters that reach the engine: from the request, else from the checkpoint, else from docs/decoding.md."""
+"""Generation parameters that the engine gets: from the request, else the checkpoint, else as docs/decoding.md says."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Any
 import httpx
 import pytest
 
-from server.ipc.wire.messages import Failed, Generate
+from server.ipc.wire.generate_messages import Generate
 from server.ipc.wire.params import GenerationParams
+from server.ipc.wire.step_messages import Failed
 from server.text.tokens.tokenizer import Encoding
 from server.text.tokens.truncation import truncate
 from tests.api.conftest import Bench
 
 
 async def sent_request(bench: Bench, http: httpx.AsyncClient, **body: Any) -> Generate:
-    """The message of a request to `/generate`. The request is ended as soon as the message was sent."""
+    """The message that the engine gets for a request to `/generate`. Afterwards, the request is cancelled."""
     posted = asyncio.create_task(http.post("/generate", json={"model": "decoder", "prompt": "abc", **body}))
     message = await bench.sent_generate()
     bench.output(failed=[Failed(row.sequence_id, "timeout", "enough") for row in message.rows])

@@ -1,4 +1,4 @@
-"""A glossary on `/translate`: the rows that get terms, their settings, and what is refused."""
+"""A glossary on `/translate`: which rows get terms, the settings of terms, and which glossaries are refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from server.ipc.wire.messages import Finished, Generate, Hypothesis, Vocabulary
+from server.ipc.wire.generate_messages import Finished, Generate, Hypothesis, Vocabulary
 from server.text.tokens.token_bytes import NoTokenBytes
 from tests.api.conftest import Bench
 
@@ -17,7 +17,7 @@ TEXT = "The garden is small. The house, however, is big!\nHouses. House"
 
 
 async def sent(bench: Bench, http: httpx.AsyncClient, **body: Any) -> tuple[Generate, dict[str, Any]]:
-    """The message of a request, and the answer if every sequence ends at once without text."""
+    """The message that the engine gets for a request, and the body of the response when every translation is empty."""
     posted = asyncio.create_task(http.post("/translate", json={**BODY, "inputs": TEXT, **body}))
     message = await bench.sent_generate()
     ended = []

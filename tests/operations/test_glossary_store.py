@@ -1,4 +1,4 @@
-"""The store of glossaries: the memory that it counts, and the equal shares of API keys."""
+"""The store of glossaries: the memory that it counts, and the equal share of it that each API key has."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def size(count: int) -> int:
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> GlossaryStore:
-    """A store of two keys, each with room for 100 terms."""
+    """A store for two API keys, each with room for 100 terms."""
     monkeypatch.setattr(glossary_store, "MAX_BYTES", 2 * size(100))
     store = GlossaryStore()
     store.use_owners({"a": "first", "b": "second"})
@@ -72,6 +72,6 @@ def test_a_glossary_whose_file_cannot_be_removed_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("letter", "width"), [("a", 1), ("Ж", 2), ("語", 2), ("\U00020000", 4)])
 def test_terms_count_by_the_bytes_of_their_characters(letter: str, width: int) -> None:
-    """Python keeps a text with 1, 2 or 4 bytes for each character."""
+    """Python stores a text with 1, 2 or 4 bytes per character, whatever its widest character needs."""
     few, many = (StoredGlossary("first", "g", {PAIR: {letter * count: letter * count}}).num_bytes for count in (10, 60))
     assert many - few == 2 * 50 * width

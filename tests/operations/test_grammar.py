@@ -1,4 +1,4 @@
-"""`response_format` in the HTTP process: the grammar, the vocabulary message, and the reasons for a refusal."""
+"""`response_format` in the HTTP process: the grammar, the message with the vocabulary, and the reasons of refusals."""
 
 from __future__ import annotations
 
@@ -15,14 +15,10 @@ import httpx
 import pytest
 
 from server.errors import InvalidRequest
-from server.ipc.wire.messages import (
-    Abort,
-    Failed,
-    Generate,
-    Message,
-    Vocabulary,
-)
+from server.ipc.wire.generate_messages import Generate, Vocabulary
+from server.ipc.wire.message_base import Message
 from server.ipc.wire.params import GenerationParams
+from server.ipc.wire.step_messages import Abort, Failed
 from server.operations import grammar_compiler, grammar_process
 from server.operations.chatting.function_tool import FunctionTool
 from server.operations.chatting.tool_grammar import ToolChoice, callable_functions
@@ -171,7 +167,7 @@ def test_a_format_that_takes_too_long_is_refused_and_the_next_one_is_compiled() 
 
 
 def test_tools_have_a_limit_of_bytes_together() -> None:
-    """Longer than a prompt may be in the tests of chat, so it is tested here."""
+    """Tools of this length exceed the prompts of the models in the chat tests, so the limit is tested here."""
     tools = [FunctionTool(f"f{i}", None, {"title": "d" * (1 << 18)}, f"tools[{i}]") for i in range(8)]
     compiler = GrammarCompiler()
     try:
@@ -183,7 +179,7 @@ def test_tools_have_a_limit_of_bytes_together() -> None:
 
 
 def test_schemas_that_cannot_be_compiled_together_lose_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library has limits for a whole grammar. Here, they are those of two large schemas."""
+    """The library limits the size of a whole grammar. Here, the tools exceed the limit unless the large schemas go."""
     large = {"properties": {f"member {i}": {"enum": [f"value {i}"]} for i in range(60)}}
     schemas = [{"properties": {"a": {}}}, large, {"title": "b", **large, "required": ["member 0"]}, {}]
     tools = [FunctionTool(f"f{i}", None, schema, f"tools[{i}]") for i, schema in enumerate(schemas)]
@@ -259,7 +255,7 @@ def test_a_value_nested_too_deeply_for_the_library_is_refused() -> None:
 async def test_a_format_that_takes_too_long_delays_no_other_request(
     bench: Bench, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The event loop answers while the format is compiled, and the client gets an error that names the field."""
+    """The event loop answers other requests while the format compiles. The error names the field of the format."""
     bench.become_ready()
     hurried = GrammarCompiler(cpu_seconds=0.15)
     monkeypatch.setattr(bench.runtime, "grammar_compiler", hurried)

@@ -1,4 +1,4 @@
-"""The library's reasons for refusing a format, without the texts of the request that it quotes."""
+"""The reason why the grammar library refuses a format is passed on, but not the parts of the request it quotes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On an idle server, a request is served or too large: what it has reserved itself is never a reason for a 429."""
+"""An idle server serves a request or calls it too large. What a request itself has reserved never causes a 429."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from server.api.entry.door import Door
 from server.errors import DeadlineExceeded, Overloaded, RequestTooLarge
 from server.ipc.client.call import Call
 from server.ipc.client.client import EngineClient
-from server.ipc.wire.messages import Encode, EncodeItem
+from server.ipc.wire.encode_messages import Encode, EncodeItem
 from server.ipc.wire.time_limits import TimeLimits
 from server.limits.key_limits import KeyLimits
 from server.operations.admission import Admission
@@ -122,7 +122,7 @@ async def test_bodies_of_recordings_wait_for_room_in_their_order() -> None:
     tasks = [asyncio.create_task(wait(place, size)) for place, size in enumerate((90, 50, 400, 10))]
     for ended in range(4):
         await asyncio.sleep(0.001)
-        # The last one has room beside the first one, but the others came before it.
+        # The last body has room beside the first one, but two earlier bodies wait.
         assert got == list(range(ended + 1))
         assert door.body_bytes <= 400
         door.drop_body(scopes[ended])
@@ -174,7 +174,7 @@ async def test_turns_go_to_those_who_wait_and_not_to_those_who_left() -> None:
 
 
 async def test_as_many_recordings_as_allowed_are_answered_at_once(bench: Bench) -> None:
-    """Their bodies together exceed the memory for bodies. No model of the bench reads audio, so that each gets 400."""
+    """The bodies together exceed the memory for bodies, so some wait. No model here reads audio, so each gets a 400."""
     bench.become_ready()
     file = wav(recording(0.5))
     bench.state.door.max_body_bytes = 2 * len(file)
@@ -188,7 +188,7 @@ async def test_as_many_recordings_as_allowed_are_answered_at_once(bench: Bench) 
 
 
 async def test_a_chat_that_needs_all_memory_of_the_requests_runs_beside_another_model(tmp_path: Path) -> None:
-    """A chat is admitted twice: before its template is rendered, and with the tokens of its prompt."""
+    """A chat is admitted twice, before its template is rendered and once its tokens are counted; it pays only once."""
     bench = ChatBench(write_checkpoint(tmp_path / "llm", TEMPLATE))
     spec = ChatSpec([{"role": "user", "content": "hello"}], GenerationOptions(max_new_tokens=4))
     bench.runtime.admission.models = 2

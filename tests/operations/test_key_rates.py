@@ -1,4 +1,4 @@
-"""Requests and tokens a minute of an API key: what is refused, for how long, and what answers cost at their end."""
+"""Limits of an API key on requests and tokens per minute: refusals, their duration, and what finished answers cost."""
 
 from __future__ import annotations
 

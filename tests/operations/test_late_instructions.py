@@ -1,4 +1,4 @@
-"""System messages within a conversation, in templates that read them there, reject them, or leave them out."""
+"""System messages after the first message, with templates that accept them there, reject them, or leave them out."""
 
 from __future__ import annotations
 

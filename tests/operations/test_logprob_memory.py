@@ -1,4 +1,4 @@
-"""Log-probabilities are reserved as they arrive: long contexts are served, and memory stays within its limit."""
+"""Memory for log-probabilities is reserved as they arrive, so that long contexts are served within the limit."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import pytest
 
 from server.errors import Overloaded, RequestTooLarge
 from server.ipc.client.call import Call
+from server.ipc.wire.generate_messages import Finished, Generate, Hypothesis, Tokens
 from server.ipc.wire.logprobs import TokenLogprob, pack
-from server.ipc.wire.messages import Abort, Finished, Generate, Hypothesis, Tokens
+from server.ipc.wire.step_messages import Abort
 from server.limits.key_limits import KeyLimits
 from server.operations.admission import Admission
 from server.operations.cost import SCORED_TOKEN_BYTES, Cost
@@ -31,7 +32,7 @@ LONG = GenerationOptions(fill_context=True, logprobs=True, top_logprobs=20)
 
 @pytest.fixture
 def long(bench: Bench) -> Bench:
-    """The bench, whose decoder has a context of 262,144 tokens and a KV pool for all of them."""
+    """A bench whose decoder has a context of 262,144 tokens, all of which fit into its KV cache."""
     info = bench.infos["decoder"]
     bench.infos["decoder"] = msgspec.structs.replace(info, context_tokens=CONTEXT, kv_blocks={"self": 1 << 15})
     bench.become_ready()
@@ -170,7 +171,7 @@ async def test_prompt_log_probabilities_are_refused_by_their_name(long: Bench) -
 async def test_an_answer_without_memory_ends_with_an_error_and_frees_all(
     long: Bench, http: httpx.AsyncClient, path: str, fields: dict[str, Any], param: str, stream: bool
 ) -> None:
-    """The worker drops the sequence, no answer looks complete, and nothing stays reserved."""
+    """The worker ends the sequence, no answer looks complete, and no memory stays reserved."""
     long.runtime.admission.memory_bytes = 3 << 20
     limit = {"max_tokens" if path.startswith("/v1") else "max_new_tokens": CONTEXT}
     body = {"model": "decoder", "prompt": "abc", "stream": stream, **limit, **fields}

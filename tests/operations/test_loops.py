@@ -1,4 +1,4 @@
-"""Loops of translations: repetitions that the source does not have."""
+"""Finding loops in translations: repetitions that the source text does not have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures of single sequences, event by event: which parts of an answer end, and when the whole request fails."""
+"""Failures of single sequences of a request: which parts of the answer end, and when the whole request fails."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from server.ipc.wire.messages import Abort, Failed, Finished, Generate, Hypothesis, Tokens
+from server.ipc.wire.generate_messages import Finished, Generate, Hypothesis, Tokens
+from server.ipc.wire.step_messages import Abort, Failed
 from tests.api.conftest import Bench
 from tests.wire.conftest import parse_events
 
@@ -44,9 +45,9 @@ async def test_a_failure_after_some_tokens(bench: Bench, http: httpx.AsyncClient
 async def test_the_status_of_a_request_whose_parts_fail_one_after_the_other(
     bench: Bench, http: httpx.AsyncClient, streams: bool
 ) -> None:
-    """A stream that has sent nothing also waits until all parts have failed, so that it can answer with a status.
+    """When all parts fail, the response has an error status and reports the first failure.
 
-    The first failure is reported.
+    A stream can do so too, because it has sent nothing yet.
     """
     bench.become_ready()
     posted, message = await begin(bench, http, "/generate", **BODY, stream=streams)
@@ -97,7 +98,10 @@ async def test_rows_that_share_log_probabilities_fail_together(bench: Bench, htt
 
 
 async def test_a_failure_in_a_request_that_is_sent_in_parts(bench: Bench, http: httpx.AsyncClient) -> None:
-    """Sentences of the failed text that were not sent yet are sent and ignored. The other text is translated."""
+    """The sentences of the failed text that still wait go to the engine, and their results are ignored.
+
+    The other text is translated.
+    """
     bench.become_ready()
     body = {"model": "translator", "inputs": ["A.\n" * 600, "Bc."]}
     posted = asyncio.create_task(http.post("/translate", json=body))

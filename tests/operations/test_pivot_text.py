@@ -1,4 +1,4 @@
-"""Tokens of two models in the pivot language are linked by their characters."""
+"""A translation through a pivot language links the tokens of its two models by the characters that they cover."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pools of threads: order, limits, and every way in which waiting ends early."""
+"""Thread pools: the order of work, limits, and every way in which waiting ends early."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from server.operations.pools import Pool, Pools
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until work in threads has made a condition true."""
+    """Wait until `condition` is true, as a result of work in threads."""
     async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.001)
 
 
 class NoClient:
-    """A client for calls that submit nothing."""
+    """A client of the engine for calls that send it nothing."""
 
     def withdraw(self, call: Call) -> None:
         pass
@@ -47,7 +47,7 @@ def pool() -> Iterator[Pool]:
 
 
 class Blocker:
-    """Occupies the thread of a pool until `release`."""
+    """Work that occupies a thread of a pool until `release` is called."""
 
     def __init__(self, pool: Pool) -> None:
         self.started, self._end = threading.Event(), threading.Event()

@@ -1,8 +1,9 @@
-"""The sequential mode decides as OpenAI's published code does, where that agrees with transformers.
+"""The sequential mode of transcription decides as OpenAI's published code does, where that agrees with transformers.
 
-`whisper_oracle.py` wrote the decisions of that code. Both get the same decoded windows (`speech_scripts`). Where every
-attempt to decode a window is rejected, that code uses the last one and we use the best one, and where an earlier
-attempt was likely, we do not take the window for silent. Decisions are compared up to the first such window.
+`whisper_oracle.py` wrote the decisions of OpenAI's code. Both programs get the same decoded windows (`speech_scripts`).
+Two differences are intended. If every attempt to decode a window is rejected, OpenAI's code uses the last attempt and
+ours the best one; and ours does not call a window silent if one of its earlier attempts was likely. Decisions are
+compared up to the first window with such a difference.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from typing import Any
 
 import pytest
 
+from server.ipc.wire.generate_messages import Finished, Hypothesis
 from server.ipc.wire.logprobs import Logprobs, TokenLogprob
-from server.ipc.wire.messages import Finished, Hypothesis
 from server.ipc.wire.params import GenerationParams
 from server.operations.speech import transcribe
 from server.operations.speech.speech_fallback import FallbackRules, Verdict
@@ -48,10 +49,10 @@ PREFIX = [START, ENGLISH, TRANSCRIBE]
 
 
 class ScriptedDecoder(WindowDecoder):
-    """Decodes windows to what a script says.
+    """A decoder whose results a script determines.
 
-    calls: first frame, temperature and prompt of each.
-    departure: number of calls up to the first decision that differs on purpose, and the first frame of its window.
+    calls: first frame, temperature and prompt of each attempt to decode a window.
+    departure: number of calls up to the first intended difference to OpenAI's code, and the first frame of its window.
     """
 
     def run(self, script: Script) -> None:
@@ -89,7 +90,7 @@ class ScriptedDecoder(WindowDecoder):
 
 
 def decisions(one: Script) -> tuple[dict[str, Any], tuple[int, int] | None]:
-    """The decisions about a script, and the departure of the decoder."""
+    """Our decisions for a script, and `ScriptedDecoder.departure`."""
     info = SimpleNamespace(source_tokens=WINDOW_FRAMES // 2, context_tokens=CONTEXT, vocab_size=VOCAB)
     rules = FallbackRules(one.temperatures, one.compression_ratio, one.logprob, one.no_speech)
     decoder = ScriptedDecoder(
@@ -110,7 +111,7 @@ def decisions(one: Script) -> tuple[dict[str, Any], tuple[int, int] | None]:
 
 
 def is_equal(number: int) -> bool:
-    """Whether the decisions about a script equal those of the published code, up to a departure."""
+    """Whether our decisions for script `number` equal OpenAI's, up to the first intended difference."""
     (ours, departure), theirs = decisions(script(number)), ORACLE["decisions"][number]
     if departure is None:
         return ours == theirs
@@ -132,9 +133,7 @@ def test_most_decisions_are_compared() -> None:
 
 
 def test_the_scripts_cover_all_decisions() -> None:
-    """The scripts contain windows that are silent, rejected, cut at a timestamp and read to the end, and every
-    temperature.
-    """
+    """Windows are silent, rejected, cut at a timestamp or read to the end, and every temperature occurs."""
     scripts = [script(number) for number in range(COUNT)]
     windows = [call for found in ORACLE["decisions"] for call in found["calls"]]
     assert {call[1] for call in windows} == {0.0, 0.2, 0.4, 0.8, 1.0}

@@ -1,4 +1,4 @@
-"""Reasoning before content and calls, and formats of the answer after it, with a real engine."""
+"""Reasoning before content and tool calls, and formats that apply to the content after it, with a real engine."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ async def test_reasoning_that_the_prompt_opens(llm: ChatBench) -> None:
 
 @template("qwen", "opens-thinking")
 async def test_a_format_applies_to_the_answer_after_reasoning(llm: ChatBench, request: pytest.FixtureRequest) -> None:
-    """The format applies even if one token contains the end of the marker and line breaks.
+    """The format applies even if one token contains the end of the closing marker and line breaks.
 
-    No answer ends while it reasons.
+    No answer ends within its reasoning.
     """
     opened = request.node.callspec.params["llm"] == "opens-thinking"
     llm.follow([*([] if opened else ["<", "think>"]), "Let me", 1, "</", "think>\n\n"])
@@ -65,7 +65,10 @@ async def test_a_format_applies_to_the_answer_after_reasoning(llm: ChatBench, re
 async def test_the_tokens_of_the_reasoning_are_counted(
     llm: ChatBench, request: pytest.FixtureRequest, more: int, counted: int
 ) -> None:
-    """Those of its text, without its markers. All tokens of an answer that was cut within the reasoning count."""
+    """Tokens of the reasoning's text count, those of its markers do not.
+
+    If the token limit cuts an answer within its reasoning, all its tokens count.
+    """
     opening = [] if request.node.callspec.params["llm"] == "opens-thinking" else ["<", "think>"]
     llm.follow([*opening, "Let me", " the", "\n", "</", "think>\n\n", "city", "Paris"])
     result, _ = await llm.ask(spec(tools=[], n=2, max_new_tokens=len(opening) + more))
@@ -75,7 +78,7 @@ async def test_the_tokens_of_the_reasoning_are_counted(
 
 
 async def test_special_markers_are_not_counted(tmp_path: Path) -> None:
-    """Nor is the end of a token's text that the marker after it completes."""
+    """Markers that are special tokens do not count as reasoning, even after a token with half a character."""
     llm = ChatBench(write_checkpoint(tmp_path / "llm", QWEN_3, ["<think>", "</think>"]))
     half = llm.tokenizer.token_bytes.by_id.index("日".encode()[:1])
     llm.follow(["<think>", "Let me", half, "</think>", "\n\n", "Paris"])
@@ -100,7 +103,7 @@ async def test_a_template_can_switch_reasoning_off(llm: ChatBench) -> None:
 
 @template("hermes", "mistral")
 async def test_a_format_and_tools_together(llm: ChatBench) -> None:
-    """The content follows the format, unless the answer is a call."""
+    """Each answer is either a tool call or content in the format."""
     schema = {"type": "object", "properties": {"b": {"enum": [3]}}, "required": ["b"], "additionalProperties": False}
     result, _ = await llm.ask(spec(n=12, text_format=JsonFormat(schema)))
     calls = [choice for choice in result.choices if choice.tool_calls]

@@ -1,4 +1,4 @@
-"""Template variables for reasoning, with the expressions that published chat templates have."""
+"""Finding the variables that switch reasoning in a chat template, from the expressions of published templates."""
 
 from __future__ import annotations
 

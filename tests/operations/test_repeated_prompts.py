@@ -1,6 +1,6 @@
-"""Published chat templates write the beginning of a conversation the same way in each turn of an agent.
+"""Published chat templates render the beginning of a conversation the same way in each turn of an agent.
 
-The prefix cache can only find what is equal. Skipped where the published templates are missing.
+The prefix cache finds only equal tokens. The tests are skipped where the published templates are missing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def renderer() -> Iterator[ChatRenderer]:
 
 
 def messages(rng: random.Random, turns: int, reasons: bool) -> list[dict[str, Any]]:
-    """A conversation with a call in each turn. reasons: the client sends the reasoning back."""
+    """A conversation with a tool call in each turn. reasons: whether the client sends earlier reasoning back."""
     made = [{"role": "system", "content": text(rng, 3000)}, {"role": "user", "content": text(rng, 100)}]
     for number in range(turns):
         function = {"name": "tool_1", "arguments": '{"limit":3 ,"path":  "x"}'}
@@ -55,7 +55,10 @@ def messages(rng: random.Random, turns: int, reasons: bool) -> list[dict[str, An
 @pytest.mark.parametrize("reasons", [False, True])
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_a_prompt_begins_with_the_previous_one(renderer: ChatRenderer, name: str, reasons: bool) -> None:
-    """All but the end, where the answer begins, is equal. REWRITTEN_TOKENS of the state tables counts on it."""
+    """The prompt of a turn repeats the previous turn's prompt, except for the last tokens, which begin an answer.
+
+    The state tables rely on this: at most REWRITTEN_TOKENS tokens may differ.
+    """
     if not (PUBLISHED / name).exists():
         pytest.skip("the published templates are missing")
     source = (PUBLISHED / name).read_text()

@@ -1,4 +1,7 @@
-"""The cost of late interaction, of answers of language models and of labelled entities is an upper bound."""
+"""The cost of retrieval requests is an upper bound of their work.
+
+Tested are late interaction, rerankers that are language models, and labelled entities.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ from server.ipc.wire.descriptions import (
     QueryExpansionInfo,
     TextSideInfo,
 )
-from server.ipc.wire.messages import Encode, Encoded, Message, StepOutput
+from server.ipc.wire.encode_messages import Encode, Encoded
+from server.ipc.wire.message_base import Message
+from server.ipc.wire.step_messages import StepOutput
 from server.operations.cost import Cost
 from server.operations.labelling.labelled_entities import LabelledEntitiesSpec, labelled_entities
 from server.operations.labelling.zero_shot_classify import ZeroShotClassifySpec, zero_shot_classify
@@ -31,7 +36,7 @@ from server.text.chats.answer_prompts import PUBLISHED
 from tests.operations.test_encoder_costs import Measurement, Operation, text_lists, texts
 
 NAME = "masker"
-"""A checkpoint with a mask token, id 259."""
+"""Name of a model whose tokenizer has a mask token, with the id 259."""
 WIDTH = 3
 LATE, ANSWERS, SPANS, SCHEMA = "late", "answers", "spans", "schema"
 _LATE = LateInteractionInfo(
@@ -46,7 +51,7 @@ _SCHEMA = LabelledSpansInfo(
     schema="projection",
     class_token="<mask>",
 )
-"""As GLiNER2 has it, but for the marker, which the tokenizer must have."""
+"""The prompt of GLiNER2, except for its marker: the mask token, because the tokenizer must know the marker."""
 INFOS: dict[str, dict[str, Any]] = {
     LATE: {"tasks": ["late_interaction"], "late_interaction": _LATE},
     ANSWERS: {"tasks": ["rerank"]},
@@ -110,7 +115,7 @@ ORDINARY = {
 
 
 class OneModel(Measurement):
-    """A measurement with one retrieval model, whose checkpoint the tests write."""
+    """Measures the cost of requests to one retrieval model."""
 
     def __init__(self, root: Path, kind: str) -> None:
         super().__init__(root)
@@ -165,7 +170,7 @@ def test_cost_bounds_the_work(measured: dict[str, OneModel], case: str, data: st
 
 @pytest.mark.parametrize("text", ["a", "İ" * 200, "\u023a" * 200])
 def test_words_that_gliner2_adds_are_counted(measured: dict[str, OneModel], text: str) -> None:
-    """The full stop, the words around the labels, and letters that have more characters in lower case."""
+    """GLiNER2 adds a full stop and words around the labels, and some letters have more characters in lower case."""
     for spec in (LabelledEntitiesSpec([text], ["a"]), ZeroShotClassifySpec([text], ["a"])):
         operation = labelled_entities if isinstance(spec, LabelledEntitiesSpec) else zero_shot_classify
         bound, work = measured[SCHEMA].run(operation, spec)

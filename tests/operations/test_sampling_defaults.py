@@ -1,4 +1,4 @@
-"""Sampling of requests without sampling fields: from the request, then the checkpoint, then the dialect."""
+"""Sampling parameters come from the request, else from the checkpoint, else from the defaults of the dialect."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from server.api.dialects.openai import sampling_fields as openai
 from server.api.dialects.openai.chat_body import ChatCompletionBody
 from server.api.dialects.openai.completions import CompletionBody
 from server.api.dialects.openai.responses.body import ResponsesBody
-from server.ipc.wire.messages import Failed
 from server.ipc.wire.params import GenerationParams
+from server.ipc.wire.step_messages import Failed
 from server.operations.generating.generation_options import GenerationOptions, SamplingDefaults
 from server.operations.generating.generation_params import resolve
 from server.operations.generating.prompts import task_prompt
@@ -36,7 +36,7 @@ GREEDY = (False, 1.0, 0, 1.0, 0.0)
 
 
 def sampling(bench: Bench, checkpoint: dict[str, Any], model: str = "decoder", **options: Any) -> tuple[Any, ...]:
-    """(do_sample, temperature, top_k, top_p, min_p) of a request in a dialect with the defaults `DIALECT`."""
+    """(do_sample, temperature, top_k, top_p, min_p) of a request in a dialect whose defaults are `DIALECT`."""
     bench.become_ready(**checkpoint)
     (served,) = bench.runtime.candidates(model, "generate")
     given = GenerationOptions(**{"sampling_defaults": DIALECT} | options)

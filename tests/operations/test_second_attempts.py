@@ -1,4 +1,4 @@
-"""Second attempts of translations that are loops: their answers, and the tokens that `usage` counts."""
+"""A translation that loops gets a second attempt: which answer is used, and the tokens that `usage` counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from server.ipc.wire.descriptions import ModelSpec
-from server.ipc.wire.messages import Finished, Generate, Hypothesis
+from server.ipc.wire.generate_messages import Finished, Generate, Hypothesis
 from server.settings.settings import Settings
 from server.text import checkpoint_text
 from tests.api.conftest import Bench
@@ -38,9 +38,9 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 async def translated(bench: Bench, http: httpx.AsyncClient, *answers: list[int], **body: object) -> dict:
-    """Send a request to `/translate`, answer its messages to the worker with these token ids, and return the body.
+    """Send a request to `/translate`, answer its messages to the worker with `answers`, and return the response's body.
 
-    Empty token ids are a failed answer.
+    answers: the token ids for one message each; an empty list stands for a failure.
     """
     asking = asyncio.create_task(http.post("/translate", json=BODY | body))
     for token_ids in answers:
@@ -82,7 +82,7 @@ async def test_a_request_that_allows_repetitions_has_no_second_attempt(bench, ht
 
 
 async def test_usage_is_what_the_key_and_the_log_count(bench, http):
-    """The call counts the tokens of all messages for the limits of an API key."""
+    """`usage` equals the tokens that the call counts for the limits of an API key, those of all its messages."""
     calls = []
     submit = bench.client.submit
 

@@ -1,4 +1,4 @@
-"""Segments of a text: no text is lost, every segment fits, and translations are released in order."""
+"""Splitting a text into segments: no text is lost, every segment fits, and translations are released in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store of sets of allowed sequences: equal shares of memory, and sets that requests in progress keep."""
+"""The store of sets of allowed sequences: each API key has an equal share of memory, and sets in use are kept."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class FakeCall:
 
 
 class Bench:
-    """A store of two API keys with room for 100 nodes each."""
+    """A store for two API keys, each with room for 100 nodes."""
 
     def __init__(self) -> None:
         self.forgotten: list[int] = []

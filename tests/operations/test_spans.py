@@ -1,4 +1,4 @@
-"""Answer spans from start and end logits: rules and scores."""
+"""Answer spans from start and end logits: which spans are allowed, and their scores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from server.text.tokens.tokenizer import Encoding
 
 
 def letter_tokens(context: str, words: list[int | None]) -> Encoding:
-    """Encoding of a question of one token and a context with one token per letter. words: word index of each letter."""
+    """A question of one token and a context of one token per letter. words: the word index of each letter, or None."""
     size = len(context)
     return Encoding(
         ids=[0, 9, 1, *range(10, 10 + size), 1],

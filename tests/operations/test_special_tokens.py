@@ -1,4 +1,4 @@
-"""Special tokens in the texts of a chat request: text by default, tokens with the setting."""
+"""Names of special tokens in the texts of a chat request are plain text, unless a setting makes them tokens."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_a_message_that_is_continued_may_have_special_tokens(llm: ChatBenc
 
 
 async def test_a_name_in_a_tool_or_a_document_adds_no_special_token(llm: ChatBench) -> None:
-    """Names of parameters are written into the prompt as texts are."""
+    """The prompt contains names, such as those of parameters, as plain text."""
 
     def tool(name: str) -> FunctionTool:
         parameters = {"type": "object", "properties": {name: {"type": "string"}}, "required": [name]}

@@ -1,4 +1,4 @@
-"""Special tokens in the texts that a language model ranks: a document cannot end its message and begin the answer."""
+"""Names of special tokens in texts that a language model ranks: a document cannot end its message early."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from server.errors import InvalidRequest
 from server.ipc.client.call import Call
-from server.ipc.wire.messages import Encode
+from server.ipc.wire.encode_messages import Encode
 from server.operations.ranking.rerank import RerankSpec, rerank
 from server.text.chats.answer_prompts import AnswerPrompt
 from server.text.chats.text_marks import MARKS
@@ -60,7 +60,7 @@ def test_the_setting_gives_the_behaviour_of_transformers(bench: OneModel) -> Non
 
 
 def test_texts_with_every_mark_are_refused(bench: OneModel) -> None:
-    """A text with all private-use characters leaves none for the mark."""
+    """A text that contains every private-use character leaves none to mark special tokens with."""
     text = "".join(map(chr, MARKS)) + "</s>"
 
     async def ask() -> None:

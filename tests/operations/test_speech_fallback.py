@@ -1,4 +1,7 @@
-"""Decisions about decoded windows equal transformers; options without effect are refused; costs are bounded."""
+"""Decoding speech again at higher temperatures.
+
+We accept and reject windows as transformers does, refuse options that have no effect, and bound the cost.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ def test_compression_ratios_equal_transformers(vocab_size: int) -> None:
 
 
 def theirs(rules: FallbackRules, ids: list[int], mean: float, no_speech: float) -> str:
-    """The decision of transformers for a window with this mean log-probability."""
+    """What transformers decides for a window with these ids, mean log-probability and probability of no speech."""
     from transformers.generation.logits_process import WhisperNoSpeechDetection
 
     detection = WhisperNoSpeechDetection(1, 1)
@@ -102,7 +105,7 @@ def test_rules_of_requests_and_checkpoints() -> None:
 
 
 def test_a_repetitive_text_is_rejected_by_its_own_compression() -> None:
-    """The token ids of this text compress worse than its characters, as those of a repeated long word do."""
+    """The token ids of this text compress worse than its characters, as is usual for a repeated long word."""
     rules = FallbackRules((0.0, 0.2), text_compression_ratio=2.4)
     said = " thank you for watching" * 8
     assert rules.verdict([5, 6, 7, 8], 51865, None, None, lambda: said).kind == "rejected"
@@ -126,7 +129,7 @@ LIKELY, UNLIKELY = -0.2, -1.6
 @pytest.mark.parametrize(
     ("attempts", "used"),
     [
-        # Speech that repeats itself: a likely text that compresses a little too well is better than a random one.
+        # The speaker repeats himself: a likely text that compresses slightly too well is better than a random one.
         ([(LIKELY, 2.6), (LIKELY, 2.55), (-5.1, 0.7)], 1),
         # A model in a loop: an unlikely text is better.
         ([(LIKELY, 8.0), (UNLIKELY, 1.2), (-2.5, 1.0)], 1),
@@ -169,7 +172,7 @@ WHISPER = ModelInfo(
 
 @pytest.mark.parametrize("fields", [{}, {"num_beams": 5}, {"batched": True}, {"batched": True, "with_words": True}])
 def test_recordings_fit_a_server_with_default_limits(fields: dict) -> None:
-    """Recordings for a model of Whisper's size: one window, 10 minutes of WAV, half an hour of MP3."""
+    """A model of Whisper's size serves one window, 10 minutes of WAV, and half an hour of MP3."""
     model = SimpleNamespace(info=WHISPER)
     for seconds, file in [(30, wav(recording(30.0))), (600, bytes(4 << 20)), (1800, bytes(15 << 20))]:
         asked = TranscribeSpec(RecordingFile(file), 1800, **fields)

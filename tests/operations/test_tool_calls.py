@@ -1,4 +1,4 @@
-"""Function calls through the chat operation, with a real engine: forced ones always match their schemas.
+"""Tool calls through the chat operation, with a real engine: forced calls always match their schemas.
 
 The model has random logits, so only the grammar makes a call valid. `jsonschema` checks the arguments.
 """
@@ -72,7 +72,10 @@ BEGINNINGS: dict[str, list[str | int]] = {
 async def test_calls_that_begin_by_themselves_match_their_schemas(
     llm: ChatBench, request: pytest.FixtureRequest
 ) -> None:
-    """With `auto`, the model is made to begin a call; the rest is random. Some beginnings cross the end of a marker."""
+    """With `auto`, the test makes the model begin a call; the rest is random.
+
+    Some of these beginnings end beyond the opening marker of a call.
+    """
     name = request.node.callspec.params["llm"]
     beginning = [token + 3 if isinstance(token, int) else token for token in BEGINNINGS[name]]
     llm.follow(beginning)
@@ -84,7 +87,7 @@ async def test_calls_that_begin_by_themselves_match_their_schemas(
 
 @template(*BEGINNINGS)
 async def test_plain_answers_with_tools_equal_those_without_a_grammar(llm: ChatBench) -> None:
-    """With `auto`, an answer without a call has the same tokens, log-probabilities and text as without sections."""
+    """With `auto`, an answer without a call has the same tokens, log-probabilities and text as without a grammar."""
     with_tools, _ = await llm.ask(spec(n=4, logprobs=True, top_logprobs=2))
     (message,) = llm.sent
     assert message.params.sections, "the engine follows the sections"

@@ -1,4 +1,4 @@
-"""Messages with calls and results reach the template, and bad tools are refused with the name of the field."""
+"""Messages with tool calls and results reach the chat template; the error for a bad tool names its field."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SENT_TEXTS = {
 
 @template("hermes", "llama-3", "mistral", "mistral-names", "deepseek", "deepseek-names")
 async def test_the_template_prints_the_arguments_as_they_were_sent(llm: ChatBench) -> None:
-    """A call that the token limit cut comes back as any other text. Nothing that was sent is lost."""
+    """The template gets arguments unchanged, even those of a call that the token limit has cut."""
     for sent in SENT_TEXTS.values():
         await llm.ask(spec(messages=history(sent), max_new_tokens=1))
         prompt = llm.tokenizer.decode(llm.sent[-1].prompts[0], skip_special_tokens=False)
@@ -95,7 +95,10 @@ UNUSABLE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", UNUSABLE)
 async def test_one_tool_does_not_refuse_the_others(llm: ChatBench, name: str) -> None:
-    """The tool can still be called with any object, and only names of our own tables are reported."""
+    """A tool whose schema cannot be enforced may be called with any object.
+
+    The report repeats no text of its schema.
+    """
     bad = FunctionTool("bad", None, UNUSABLE[name], "tools[1]", "input_schema")
     llm.follow('<tool_call>\n{"name": "bad", "arguments": {"secret key": "x"}}\n</tool_call>')
     with Call(llm.client) as call:

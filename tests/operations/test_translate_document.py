@@ -1,4 +1,4 @@
-"""Documents that are translated in portions, each with an engine call of its own."""
+"""Documents are translated in portions, each with a separate call to the engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from server.text.documents.units import TextUnit
 
 
 async def test_each_portion_holds_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that is loaded on demand may have been unloaded since the upload, or since the portion before."""
+    """Each portion loads its model if needed, because it may have been unloaded since the previous portion."""
     done: list[tuple[str, Any]] = []
 
     class Runtime:

@@ -48,7 +48,10 @@ def spec(
 
 
 def check_calls(result: ChatResult, deltas: list[ChatDelta]) -> int:
-    """Check calls against their schemas and the deltas against the whole. Returns the number of finished answers."""
+    """Check calls against their schemas, and that the deltas add up to the result.
+
+    Returns the number of finished answers.
+    """
     finished = 0
     for index, choice in enumerate(result.choices):
         own = [delta for delta in deltas if delta.index == index]

@@ -1,7 +1,7 @@
-"""Print the decisions of OpenAI's published sequential algorithm about the recordings of `speech_scripts`, as JSON.
+"""Print, as JSON, what OpenAI's published sequential algorithm decides for the recordings of `speech_scripts`.
 
 The decisions are the windows that it decodes, each with its temperature and the text before it, and the segments that
-it keeps. Its model is replaced by the script. Runs in an environment of its own, from the root of the repository:
+it keeps. A script replaces the model. Run it in a separate environment, from the root of the repository:
 
     python -m venv whisper && whisper/bin/pip install openai-whisper==20250625
     PYTHONPATH=. whisper/bin/python -m tests.operations.whisper_oracle > tests/operations/whisper_oracle.json
@@ -24,11 +24,11 @@ from server.operations.speech.speech_fallback import compression_ratio
 from tests.operations.speech_scripts import CONTEXT, COUNT, END, PROMPT, VOCAB, WINDOW_FRAMES, Script, script
 
 published = import_module("whisper.transcribe")
-"""The module; the package has a function of the same name."""
+"""The module `transcribe`. An import from the package would give its function of the same name."""
 
 
 class ScriptedModel:
-    """A model that decodes windows to what a script says. calls: first frame, temperature and prompt of each."""
+    """A model whose results a script determines. calls: first frame, temperature and prompt of each decoded window."""
 
     device, is_multilingual, num_languages = torch.device("cpu"), True, 99
     dims = SimpleNamespace(n_mels=1, n_audio_ctx=WINDOW_FRAMES // 2, n_text_ctx=CONTEXT)

@@ -1,4 +1,4 @@
-"""Small checkpoints for the tasks that no demo model serves. Their answers are random."""
+"""Write small random checkpoints for the tasks that no demo model serves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}\n{% endfo
 
 
 def write_models(root: Path) -> list[str]:
-    """Write one checkpoint per task. Returns the arguments of `serve`, demo models first."""
+    """Write one checkpoint per task. Returns the arguments for `serve`: the demo models, then these checkpoints."""
     demo = [f"{name}={DEMO / name}" for name in ("sentence-encoder", "sentiment", "story", "translator-en-fr")]
     write_encoder(root / "masked", "bert", "MaskedLM")
     write_encoder(root / "masked-roberta", "roberta", "MaskedLM")

@@ -1,4 +1,4 @@
-"""A headless Chromium on the playground of a running server, without and with an API key."""
+"""Fixtures: a running server, without and with an API key, and its playground in a headless Chromium."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def server(
 
 
 def chromium() -> str:
-    """The path of Chromium; without it the test is skipped."""
+    """The path of the Chromium program. If there is none, the test is skipped."""
     named = os.environ.get("PLAYGROUND_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
     if named is None:
         pytest.skip(f"no Chromium on this machine: none of {', '.join(NAMES)} in PATH")
@@ -70,9 +70,9 @@ def chromium() -> str:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A headless Chromium.
+    """A headless Chromium, started once per test module.
 
-    It lives as long as one test module, because its event loop must not run beside those of other tests.
+    It must not run longer, because other tests cannot run an event loop while Playwright runs its own.
     """
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium())
@@ -84,8 +84,8 @@ def browser() -> Iterator[Browser]:
 class Playground:
     """The page in a browser.
 
-    expected: HTTP statuses of failed requests that the test causes. The browser reports each as a console error.
-    problems: other console errors, exceptions, and requests to other hosts.
+    expected: HTTP statuses of the failed requests that the test causes. Each appears as a console error.
+    problems: all other console errors, exceptions, and requests to other hosts.
     """
 
     server: PageServer
@@ -124,12 +124,12 @@ class Playground:
         self.page.get_by_role("button", name="Use").click()
 
     def tab(self, name: str) -> Locator:
-        """Select a tab; returns its panel."""
+        """Select a tab, and return its panel."""
         self.page.get_by_role("tab", name=name, exact=True).click()
         return self.page.get_by_role("tabpanel", name=name, exact=True)
 
     def run(self, panel: Locator) -> Locator:
-        """Press the main button and wait for the end; returns the output."""
+        """Press the main button of a panel, wait for the end of the answer, and return the element with the output."""
         panel.locator(".primary").click()
         self.wait(panel)
         return panel.locator(".output")
@@ -139,7 +139,7 @@ class Playground:
         panel.locator(".primary").wait_for()
 
     def numbers(self, panel: Locator) -> dict[str, str]:
-        """The numbers below an answer, by name."""
+        """The measurements shown below an answer, such as times and token counts, by name."""
         names, values = (panel.locator(f".numbers {tag}").all_inner_texts() for tag in ("dt", "dd"))
         return dict(zip(names, values, strict=True))
 

@@ -1,4 +1,4 @@
-"""The tab Chat as a reader sees it: what is in view, what stays, and what is sent."""
+"""The tab Chat: what is visible while an answer arrives, what is kept, and what is sent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _answer(*pieces: str) -> str:
 
 
 def _answering(playground: Playground, *bodies: str) -> list[dict[str, Any]]:
-    """Answer the requests of the tab with these streams, the last one again and again. Returns the requests."""
+    """Answer each request of the tab with the next body; further requests get the last one. Returns the requests."""
     requests: list[dict[str, Any]] = []
 
     def respond(route: Route) -> None:
@@ -51,7 +51,7 @@ STREAM = """() => {
     return new Response(stream, { headers: { "Content-Type": "text/event-stream" } });
   };
 }"""
-"""Replaces the answers of the server by a stream that the test writes, with `write(text)`."""
+"""JavaScript that replaces the server's answers by a stream to which the test adds text with `write(text)`."""
 
 
 def _say(playground: Playground, text: str) -> None:
@@ -64,7 +64,7 @@ def _send(panel: Locator, text: str) -> None:
 
 
 def _in_view(locator: Locator) -> bool:
-    """Whether the whole element is in the window and nothing covers its middle."""
+    """Whether the element lies completely in the window and nothing covers its centre."""
     return locator.evaluate(
         """(one) => {
           const { left, right, top, bottom } = one.getBoundingClientRect();
@@ -292,7 +292,7 @@ def test_right_to_left_and_cjk_texts(playground: Playground) -> None:
 
 
 def test_copy_works_over_plain_http(playground: Playground) -> None:
-    """Without HTTPS a page has no `navigator.clipboard`."""
+    """Copying also works without HTTPS, where a page has no `navigator.clipboard`."""
     _answering(playground, _answer("Copy me.\n\n```python\nprint(1)\n```\n"))
     panel = playground.tab("Chat")
     _send(panel, "Code")

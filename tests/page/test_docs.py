@@ -1,4 +1,4 @@
-"""The page /docs in Chromium: the key first, groups by client, examples that run, dark mode, and the way back."""
+"""The page /docs in Chromium: the API key, groups of routes, examples that run, dark mode, and the way back."""
 
 from __future__ import annotations
 

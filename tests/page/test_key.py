@@ -1,4 +1,4 @@
-"""The API key in the playground: asked for, kept in the session of one tab, never shown."""
+"""The API key in the playground: the page asks for it, keeps it only as long as the browser tab, and never shows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Markdown of answers: the nodes it becomes, and that nothing of an answer loads or runs."""
+"""Markdown in answers: the elements that it becomes. No answer may load a resource or run code."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_markdown_becomes_nodes(playground: Playground) -> None:
 
 
 def test_an_answer_loads_nothing(playground: Playground) -> None:
-    """The fixture fails for a request to another host; an image of this host would be one more request."""
+    """The fixture fails if the page asks another host. The test itself finds requests to this server."""
     asked: list[str] = []
     playground.page.on("request", lambda request: asked.append(request.url))
     source = "![a](/playground/none.png) ![b](https://example.com/b.png) <link rel=prefetch href=/x> [c](/playground/c)"
@@ -87,7 +87,7 @@ def test_unchanged_blocks_keep_their_elements(playground: Playground) -> None:
 
 
 def test_hostile_markdown_ends(playground: Playground) -> None:
-    """A reader whose work grows with the square of the length would need minutes for these texts."""
+    """The time of the parser is linear in the length. With quadratic time, these texts would take minutes."""
     for piece in ("*", "**", "_a", "`", "[", "![", "> ", "- ", "`a``", "[a](", "~~a", "|", "<http://"):
         shown = playground.page.evaluate(
             """async (text) => {

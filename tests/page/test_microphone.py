@@ -1,4 +1,4 @@
-"""A recording by the microphone, which Chromium replaces with a file."""
+"""Recording with the microphone. Chromium plays a file instead of a real microphone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.parity.speech import recording
 
 @pytest.fixture
 def microphone(server: PageServer, tmp_path: Path) -> Iterator[Playground]:
-    """The page in a browser whose microphone plays a file of two seconds again and again."""
+    """The playground in a browser whose microphone repeats a file of two seconds."""
     file = tmp_path / "microphone.wav"
     file.write_bytes(wav(recording(2.0, seed=1)))
     arguments = ["--use-fake-device-for-media-stream", f"--use-file-for-fake-audio-capture={file}"]

@@ -1,4 +1,4 @@
-"""The frame of the playground in Chromium: tabs, keyboard, themes, contrast, labels, load."""
+"""The playground as a whole in Chromium: tabs, keyboard, colour themes, contrast, labels and loading."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ LOW_CONTRAST = (Path(__file__).parent / "low_contrast.js").read_text()
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_contrast(playground: Playground, scheme: str) -> None:
-    """Every text has the contrast of WCAG 2.1, 1.4.3 (AA), including answers and errors."""
+    """Every text, including answers and errors, has at least the contrast that WCAG 2.1, 1.4.3 (AA), requires."""
     playground.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
     playground.expected = {400, 422}
     for name in TABS:

@@ -61,7 +61,7 @@ def test_token_probabilities_on_hover_and_by_keyboard(playground: Playground) ->
 def test_stop(playground: Playground) -> None:
     panel = playground.tab("Generate")
     panel.get_by_label("Length").fill("400")
-    # A story that ends early would be finished before the button is pressed.
+    # The answer must not end before the button is pressed.
     playground.page.route(
         "**/generate",
         lambda route: route.continue_(post_data=json.dumps(route.request.post_data_json | {"ignore_eos": True})),
@@ -180,7 +180,7 @@ def test_a_dropped_document_is_translated(playground: Playground) -> None:
 
 
 def test_swap_translates_back(closed_playground: Playground) -> None:
-    """A second model offers the other direction."""
+    """Swapping the languages selects the second model, which translates in the other direction."""
     server = closed_playground.server
     info = server.running.get("/info", headers=server.headers).json()
     (there,) = [model for model in info["models"] if model["name"] == "translator-en-fr"]

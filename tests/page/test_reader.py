@@ -1,4 +1,4 @@
-"""What a reader sees at three widths: errors, results, targets of fingers, and the tab Status."""
+"""The playground at three window widths: errors, results, the size of touch targets, and the tab Status."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_the_status_of_the_server(closed_playground: Playground) -> None:
 def test_memory_of_the_device_is_counted_once(
     closed_playground: Playground, samples: dict[str, int], name: str, shown: str
 ) -> None:
-    """What torch has reserved on a GPU contains what it has allocated."""
+    """On a GPU, the memory that torch has reserved contains what it has allocated, so only one of them is counted."""
     lines = [f'triptych_device_memory_bytes{{kind="{kind}"}} {float(size)}' for kind, size in samples.items()]
     page = closed_playground.page
     page.route("**/metrics", lambda route: route.fulfill(body="\n".join(lines) + "\n", content_type="text/plain"))

@@ -1,4 +1,7 @@
-"""Pictures of the tabs in light and dark, in the folder that PLAYGROUND_SCREENSHOTS names. People look at them."""
+"""Save screenshots of the tabs in light and dark colours, for people to look at.
+
+The environment variable PLAYGROUND_SCREENSHOTS names their folder.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ from tests.page.conftest import ALL_TABS, PageServer, Playground
 from tests.parity.speech import recording
 
 COLOURS = 256
-"""A picture with a palette has a third of the bytes, and no visible difference."""
+"""Number of colours of a saved picture. A palette reduces its size to a third, without a visible difference."""
 MAX_BYTES = 90_000
 UNCERTAIN = """(output) => [...output.querySelectorAll(".token")]
   .map((token) => token.style.getPropertyValue("--doubt"))
   .findIndex((doubt, at) => at > 12 && doubt > 0.3 && doubt < 0.9)"""
-"""A token that is neither certain nor improbable."""
+"""JavaScript that finds a token that is neither certain nor improbable."""
 
 
 @pytest.mark.parametrize("server", [None], ids=["no-key"], indirect=True)
@@ -43,7 +46,7 @@ def test_pictures(server: PageServer, browser: Browser, width: int, height: int,
 
 
 def _prepare(playground: Playground, tab: str, directory: Path) -> None:
-    """Show an answer in a tab."""
+    """Make a tab show an answer."""
     panel = playground.tab(tab)
     if tab == "Status":
         panel.locator(".tile", has_text="workers").wait_for()

@@ -1,4 +1,4 @@
-"""The code that each tab shows runs as it is, and sends the request of the tab."""
+"""The code examples that each tab shows run without changes, and send the same request as the tab."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEXT_FIELD = {"Chat": "Message", "Generate": "Prompt", "Translate": "Text", "Cla
 
 
 def run_code(language: str, code: str, key: str | None, directory: Path) -> str:
-    """Run code as a user would; returns its output."""
+    """Run a code example as a user would, and return its output."""
     command = ["bash", "-c", code] if language == "curl" else [sys.executable, "-c", code]
     environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     environment |= {"TRIPTYCH_API_KEY": key} if key else {}

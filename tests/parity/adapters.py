@@ -1,4 +1,4 @@
-"""Random LoRA adapters, created, saved and merged by the reference implementation (peft)."""
+"""Random LoRA adapters. The reference implementation (peft) creates, saves and merges them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from torch import nn
 
 
 def save_adapter(base: nn.Module, directory: Path, seed: int, **settings) -> nn.Module:
-    """Save a LoRA adapter with two random factors. Returns the base model with the adapter merged into its weights."""
+    """Save a LoRA adapter whose two matrices are random.
+
+    Returns the base model with the adapter merged into its weights.
+    """
     torch.manual_seed(seed)
     config = peft.LoraConfig(**{"r": 4, "lora_alpha": 12, "target_modules": "all-linear", **settings})
     model = peft.get_peft_model(deepcopy(base), config)

@@ -1,4 +1,4 @@
-"""Settings that several tiny models of the parity tests share, and functions that build their configurations."""
+"""Settings that several tiny models of the parity tests share, and functions that make their configurations."""
 
 from __future__ import annotations
 
@@ -40,10 +40,13 @@ _NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 
 
 def case(stem: str, settings: Mapping[str, Any] = _NO_SETTINGS, **more: Any) -> tuple[str, Any]:
-    """The class with the language model head and its configuration. stem: beginning of the class names."""
+    """The name of the class with the language model head, and its configuration.
+
+    stem: the start of the class names of the family in transformers, such as `Llama`.
+    """
     return f"{stem}ForCausalLM", getattr(transformers, f"{stem}Config")(**{**settings, **more})
 
 
 def text_case(stem: str, settings: Mapping[str, Any], **more: Any) -> tuple[str, Any]:
-    """The class and the configuration of the text part of a model that also reads pictures. stem: as for `case`."""
+    """Like `case`, for the text part of a model that also reads pictures."""
     return f"{stem}ForCausalLM", getattr(transformers, f"{stem}TextConfig")(**{**settings, **more})

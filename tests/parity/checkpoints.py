@@ -20,15 +20,15 @@ transformers.utils.logging.disable_progress_bar()
 def write_model(directory: Path, config, architecture: str, seed: int = 0, std: float = 0.2, change=None) -> None:
     """Write the files of a random model.
 
-    The weights have a large spread, so that logits differ clearly. Biases and norms are random too, so that a missing
-    or swapped tensor changes the result.
+    The standard deviation of the weights is large, so that logits differ clearly. Biases and norms are random too, so
+    that a missing or swapped tensor changes the result.
 
     std: standard deviation of the weights.
-    change: function that is called with the model before it is saved.
+    change: changes the model before it is saved.
     """
     torch.manual_seed(seed)
     if isinstance(getattr(config, "dtype", None), str):
-        # `to_dict` writes the name of the dtype, with which Apertus cannot be built.
+        # `to_dict` turns the dtype into its name, from which Apertus cannot be built.
         config.dtype = getattr(torch, config.dtype)
     model = getattr(transformers, architecture)(config).eval()
     with torch.no_grad():
@@ -53,22 +53,22 @@ def save(directory: Path, config, architecture: str, **options):
 
 
 def write_once(root: Path, config, architecture: str) -> Path:
-    """The directory of a random model, which the first process that needs it writes into `root`."""
+    """The directory of a random model in `root`. The first process that needs the model writes it."""
     settings = f"{architecture} {config.to_json_string(use_diff=False)}"
     directory = root / hashlib.sha256(settings.encode()).hexdigest()[:20]
     if not directory.exists():
         unfinished = Path(tempfile.mkdtemp(dir=root))
-        # The caller's random numbers do not depend on which test came first.
+        # The caller's random numbers must not depend on whether the model existed.
         with torch.random.fork_rng():
             write_model(unfinished, config, architecture)
-        # Another process may have written the same files meanwhile.
+        # The renaming fails if another process has written the same model meanwhile.
         with contextlib.suppress(OSError):
             unfinished.rename(directory)
     return directory
 
 
 def edit_config(directory: Path, **changes) -> None:
-    """Change settings of a saved `config.json`; None removes a setting."""
+    """Change settings in a saved `config.json`. None removes a setting."""
     path = Path(directory) / "config.json"
     settings = json.loads(path.read_text())
     settings.update(changes)
@@ -81,13 +81,16 @@ def load(directory: Path, device: torch.device, dtype: torch.dtype = torch.float
 
 
 def random_ids(vocab_size: int, lengths, seed: int = 1, low: int = 3) -> list[list[int]]:
-    """Random texts of these lengths, with token ids from `low` to vocab_size - 1."""
+    """Random texts with these numbers of tokens. The token ids are from `low` to vocab_size - 1."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(low, vocab_size, (length,), generator=generator).tolist() for length in lengths]
 
 
 def forget_short_texts(oracle) -> None:
-    """Restore sparse attention in BigBird models of transformers, which a short text switches off permanently."""
+    """Switch sparse attention on again in a BigBird model of transformers.
+
+    There, a short text switches it off for all later texts.
+    """
     for part in oracle.modules():
         if hasattr(part, "set_attention_type"):
             part.set_attention_type(oracle.config.attention_type)

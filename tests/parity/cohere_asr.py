@@ -1,4 +1,4 @@
-"""Tiny random checkpoints of Cohere ASR: shapes of the published configuration, shrunk, and their other files."""
+"""Write tiny random checkpoints of Cohere ASR: the published configuration with smaller sizes, and its other files."""
 
 from __future__ import annotations
 
@@ -61,14 +61,17 @@ GENERATION = {"bos_token_id": START, "eos_token_id": END, "decoder_start_token_i
 
 
 def prompt(language: str) -> list[int]:
-    """The decoder's prompt of `CohereAsrProcessor`."""
+    """The prompt that `CohereAsrProcessor` of transformers gives the decoder for a language."""
     names = ("▁", "<|startofcontext|>", "<|startoftranscript|>", "<|emo:undefined|>", f"<|{language}|>",
              f"<|{language}|>", "<|pnc|>", "<|noitn|>", "<|notimestamp|>", "<|nodiarize|>")  # fmt: skip
     return [TOKENS.index(name) for name in names]
 
 
 def write(directory: Path, shape: str, seed: int = 0) -> Any:
-    """Write a checkpoint with its other files. Returns the model that transformers loads from it."""
+    """Write a checkpoint with its tokenizer and feature extractor.
+
+    Returns the model that transformers loads from it.
+    """
     write_model(directory, SHAPES[shape], "CohereAsrForConditionalGeneration", seed=seed, change=_spread)
     (directory / "generation_config.json").write_text(json.dumps(GENERATION))
     write_text_files(directory, SHAPES[shape].encoder_config.num_mel_bins)
@@ -98,14 +101,17 @@ def write_text_files(directory: Path, num_mels: int, **features: Any) -> None:
 
 
 def features(directory: Path, samples: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The input of a model of transformers: log-mel frames of a recording, [samples], of up to 30 s."""
+    """The inputs of transformers' model for a recording: its log-mel frames and mask.
+
+    samples: [samples], at most 30 s.
+    """
     extractor = transformers.AutoFeatureExtractor.from_pretrained(directory)
     found = extractor(samples.cpu().numpy(), sampling_rate=16_000, return_tensors="pt")
     return {name: found[name].to(samples.device) for name in ("input_features", "attention_mask")}
 
 
 def _spread(model: Any) -> None:
-    """Give every part numbers that differ, so that audio and position change the next token."""
+    """Change weights so that all of them matter: audio and position then change the next token."""
     generator, bands = torch.Generator().manual_seed(9), model.config.encoder_config.num_mel_bins
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if name.endswith("running_var"):
@@ -117,7 +123,7 @@ def _spread(model: Any) -> None:
         layer.encoder_attn.v_proj.weight.mul_(12)
         layer.encoder_attn.q_proj.weight.mul_(6)
         layer.self_attn.q_proj.weight.mul_(2)
-    # The states of a random encoder differ little, so they are centred before they are scaled.
+    # The states of a random encoder differ little. The projection subtracts their mean and scales them up.
     states = model.eval().model.encoder(torch.randn(1, 400, bands, generator=generator)).last_hidden_state[0]
     projection = model.model.decoder.proj
     projection.weight.mul_(16)

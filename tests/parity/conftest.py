@@ -1,4 +1,4 @@
-"""Run the parity tests on the device that `tests.devices` selects."""
+"""Fixtures that run the parity tests on the device that `tests.devices` selects."""
 
 from __future__ import annotations
 

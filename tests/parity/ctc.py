@@ -1,4 +1,4 @@
-"""Write tiny random checkpoints with CTC heads, with shrunk shapes of published configurations."""
+"""Write tiny random checkpoints with CTC heads: published configurations with smaller sizes."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
         {**_LARGE, "num_buckets": 20, "max_bucket_distance": 60, "hidden_size": 64, "intermediate_size": 96},
     ),
 }
-"""Start of the class names of transformers, and settings, by the published checkpoint that has them. The shapes whose
-names end in `base` or in no size are those of base checkpoints."""
+"""By published checkpoint: the start of its class names in transformers, and its settings. A name without a size means
+the base checkpoint."""
 
 
 def config(shape: str) -> Any:
@@ -68,7 +68,7 @@ def write(directory: Path, shape: str) -> Any:
 
 
 def write_tokenizer(directory: Path, **settings: Any) -> None:
-    """Write `vocab.json`, the settings of the tokenizer, and those of the feature extractor."""
+    """Write `vocab.json` and the settings files of the tokenizer and the feature extractor."""
     roles = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     tokenizer = {"tokenizer_class": "Wav2Vec2CTCTokenizer", "word_delimiter_token": "|", **roles, **settings}
     features = {"feature_extractor_type": "Wav2Vec2FeatureExtractor", "feature_size": 1, "sampling_rate": 16_000}
@@ -81,7 +81,7 @@ def write_tokenizer(directory: Path, **settings: Any) -> None:
 
 
 def _spread(model: Any) -> None:
-    """Scale weights so that the labels of a recording differ, with blanks and spaces among them, and no `<s>`."""
+    """Scale weights so that a recording gets various labels, including blanks and spaces but not `<s>`."""
     for name, tensor in model.named_parameters():
         if name.endswith("bias"):
             tensor.mul_(0.1)

@@ -1,4 +1,4 @@
-"""Configurations of decoder families, at least two shapes of each. `test_decoders` has four more families."""
+"""Tiny configurations of decoder families, at least two per family. `test_decoders` adds more families."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Configurations of encoders other than BERT, RoBERTa and DistilBERT.
+"""Tiny configurations of encoders other than BERT, RoBERTa and DistilBERT.
 
-Each has the prefix of its classes in transformers and its settings. `test_encoders` tests every head of every shape.
+Each case is the prefix of the class names in transformers, and the settings. `test_encoders` tests every head of each.
 """
 
 from __future__ import annotations

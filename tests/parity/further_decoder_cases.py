@@ -1,6 +1,7 @@
-"""Configurations of decoder families with parts of their own, two shapes of each.
+"""Tiny configurations of decoder families with unusual parts, two per family.
 
-The parts are sinks, chunks, latent attention, shared keys and values, vectors per layer, and older layouts.
+The parts are attention sinks, chunked attention, latent attention, keys and values shared by layers, embeddings per
+layer, and older layouts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Configurations of decoders with mixers, at least two shapes of each family."""
+"""Tiny configurations of decoders with mixers, at least two per family."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ HYBRIDS = {
         **_WIDE,
         num_hidden_layers=4,
         pad_token_id=0,
-        # transformers saves the convolutions of queries, keys and values as three equal parts.
+        # transformers saves the convolution of queries, keys and values as three equal parts.
         linear_num_key_heads=2,
         linear_key_head_dim=12,
         linear_value_head_dim=6,
@@ -298,7 +298,7 @@ HYBRIDS = {
 
 
 def remember(model) -> None:
-    """Give states a slow decay. With random weights, they would lose a text after a few tokens."""
+    """Make the decay of states slow. With random weights, a state would forget a token after a few more."""
     for name, tensor in model.named_parameters():
         if name.endswith("A_log"):
             tensor.copy_(tensor - 4)

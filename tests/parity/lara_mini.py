@@ -1,6 +1,6 @@
-"""Small Lara Minis with weights that depend on their names alone, and what transformers 5.24 computes with them.
+"""Small Lara Mini models whose weights depend only on the tensor names, and the results of transformers 5.24 for them.
 
-transformers 5.23 has no such class. With a newer one:
+transformers 5.23 does not have Lara Mini. A newer version writes the results with:
 
     python -m tests.parity.lara_mini > tests/parity/lara_mini_oracle.json
 """
@@ -70,16 +70,16 @@ SHAPES: dict[str, dict[str, Any]] = {
         "rms_norm_eps": 1e-5,
     },
 }
-"""`config.json` of two models. The second has the layer types and the convolution of a file that names none."""
+"""The `config.json` of two models. The second names neither its layer types nor the length of its convolution."""
 PATTERN = ("linear_attention", "sliding_attention", "linear_attention", "full_attention", "sliding_attention")
-"""Layer types of a file that names none, repeated."""
+"""Default layer types, which repeat until every layer has one."""
 PROMPTS = (IDS[:1], IDS[:5], IDS[:11])
 BEAMS = {"num_beams": 4, "max_new_tokens": 12, "num_return_sequences": 4}
-"""Settings of the beam search with `PROMPTS`."""
+"""Settings of the beam search from each of `PROMPTS`."""
 
 
 def delta_rows(settings: dict[str, Any]) -> dict[str, int]:
-    """Rows of the parts of the fused matrix, under the names of the modules of transformers."""
+    """Number of rows of each part of the fused projection of linear attention, by the part's name in transformers."""
     heads = settings["linear_num_value_heads"]
     keys, values = settings["linear_num_key_heads"] * settings["linear_key_head_dim"], _value_width(settings)
     return {"qkv": 2 * keys + values, "z": values, "b": heads, "a": heads}
@@ -90,7 +90,7 @@ def _value_width(settings: dict[str, Any]) -> int:
 
 
 def kinds_of(settings: dict[str, Any]) -> list[str]:
-    """The layer types of a model."""
+    """The type of each layer."""
     count = settings["num_hidden_layers"]
     return settings.get("layer_types") or [PATTERN[index % len(PATTERN)] for index in range(count)]
 
@@ -127,7 +127,7 @@ def _experts(settings: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def write_lara_mini(directory: Path, shape: str = "three-kinds") -> None:
-    """Write the checkpoint in the layout of the published files."""
+    """Write one of the two models with the names and layout of the published files."""
     settings = SHAPES[shape]
     hidden, words = settings["hidden_size"], (settings["vocab_size"], settings["hidden_size"])
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": words, "model.norm.weight": (hidden,)}
@@ -152,13 +152,16 @@ def _weight(name: str, shape: tuple[int, ...]) -> torch.Tensor:
 
 @cache
 def oracle() -> dict[str, Any]:
-    """What transformers computes, by shape, and the settings of its configuration class without arguments."""
+    """The stored results of transformers.
+
+    `shapes` has those of each model, and `defaults` the settings of its configuration class without arguments.
+    """
     found: dict[str, Any] = json.loads((Path(__file__).parent / "lara_mini_oracle.json").read_text())
     return found
 
 
 def _computed(shape: str) -> dict[str, Any]:
-    """Logits, a greedy answer, and the texts and scores of beam search."""
+    """What transformers computes with a model: logits, a greedy answer, and the texts and scores of beam search."""
     from transformers import AutoModelForCausalLM
 
     from tests.engine.harness import Pair, reference

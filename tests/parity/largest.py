@@ -1,4 +1,4 @@
-"""Measure the largest tensor that an encoder creates, to detect attention with quadratic memory."""
+"""Find the size of the largest tensor that an encoder creates, to notice attention with quadratic memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiny random checkpoints of Moonshine: shapes of the published configurations, shrunk, and a tokenizer."""
+"""Write tiny random checkpoints of Moonshine: published configurations with smaller sizes, and a tokenizer."""
 
 from __future__ import annotations
 
@@ -69,7 +69,10 @@ GENERATION = {"bos_token_id": START, "eos_token_id": END, "decoder_start_token_i
 
 
 def write(directory: Path, shape: str, seed: int = 0) -> Any:
-    """Write a checkpoint with its other files. Returns the model that transformers loads from it."""
+    """Write a checkpoint with its tokenizer and feature extractor.
+
+    Returns the model that transformers loads from it.
+    """
     architecture = f"{type(SHAPES[shape]).__name__.removesuffix('Config')}ForConditionalGeneration"
     write_model(directory, SHAPES[shape], architecture, seed=seed, change=_strengthen_audio)
     (directory / "generation_config.json").write_text(json.dumps(GENERATION))
@@ -79,9 +82,10 @@ def write(directory: Path, shape: str, seed: int = 0) -> Any:
 
 
 def inputs(oracle: Any, samples: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The input of a model of transformers. samples: [samples]. The streaming form reads whole frames of 5 ms.
+    """The inputs of transformers' model for a recording. samples: [samples].
 
-    Without an attention mask, the encoder of the streaming form would have no windows.
+    The streaming variant gets a whole number of frames of 5 ms, and an attention mask, without which its encoder would
+    not use windows.
     """
     if oracle.config.model_type == "moonshine":
         return {"input_values": samples[None]}

@@ -1,6 +1,7 @@
-"""Convert a model to a native checkpoint, so that `generate` of transformers is a reference for native checkpoints.
+"""Convert GPT-2 and BART to native checkpoints, so that `generate` of transformers is a reference for these.
 
-GPT-2 is a pre-norm stack with a causal mask; BART is a post-norm `nn.Transformer` without final norms.
+As a native model, GPT-2 is a pre-norm stack with a causal mask, and BART a post-norm `nn.Transformer` without final
+norms.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Configurations of decoder families of 2025 and 2026, two shapes of each."""
+"""Tiny configurations of decoder families of 2025 and 2026, two per family."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LLAMA3 = {
 
 
 def _as_llama(stem: str, **settings):
-    """A configuration class that transformers runs as LLaMA."""
+    """A case for a family that transformers has only a configuration for, and runs with the classes of LLaMA."""
     return "LlamaForCausalLM", getattr(transformers, f"{stem}Config")(**WIDE_WITH_TOKENS, **settings)
 
 

@@ -1,4 +1,4 @@
-"""Minimal engine for tests: sequences with a paged cache whose blocks are allocated in random order."""
+"""A minimal engine for tests: sequences with a paged KV cache whose blocks are allocated in random order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from models.transformer import Transformer
 
 
 class Pool:
-    """A KV cache and the blocks of each row.
+    """A KV cache, and the blocks of it that each sequence has.
 
     Unused slots contain large values, so that reading one changes the result.
     """
@@ -42,13 +42,14 @@ class Pool:
 
 
 class Rows:
-    """Sequences (rows) of a decoder, to which a test feeds any number of tokens per step.
+    """Sequences (rows) of a decoder. A test feeds each of them any number of tokens per step.
 
-    Mixers run stepwise, except for tokens between two multiples of `CHUNK_TOKENS`, or from one to the end of a prompt.
+    Mixers take one token after the other, except from a multiple of `CHUNK_TOKENS` to the next or to the end of the
+    prompt.
 
-    sources: source texts or recordings of an encoder-decoder, or None.
-    adapters: name of the adapter of each row.
-    dtype: dtype of keys and values in the cache; None for that of attention.
+    sources: the source text or recording of each row, for an encoder-decoder.
+    adapters: the name of each row's adapter.
+    dtype: dtype of the KV cache. None: the dtype in which attention computes.
     """
 
     def __init__(
@@ -134,11 +135,14 @@ class Rows:
         return output
 
     def state_tensors(self) -> list[torch.Tensor]:
-        """The tensors of all states: [slots, ...] each."""
+        """The tensors that hold the states of mixers, each [slots, ...]."""
         return [] if self.states is None else [tensor for tensors in self.states.states.values() for tensor in tensors]
 
     def state_slot(self, row: int) -> int:
-        """The slot of a row's state: in reverse, so that no row uses the slot with its own number."""
+        """The index of the slot with a row's state.
+
+        Rows have slots in reverse order, so that row and slot usually differ.
+        """
         assert self.states is not None
         return self.states.num_slots - 1 - row
 
@@ -152,12 +156,12 @@ def encoder_batch(texts, device) -> EncoderBatch:
 
 
 def audio_batch(recordings, device) -> AudioBatch:
-    """Batch of recordings. recordings: one tensor [frames, num_mels] each."""
+    """A batch of recordings as log-mel frames. recordings: one tensor, [frames, num_mels], per recording."""
     return AudioBatch(torch.cat(recordings).to(device), tuple(len(frames) for frames in recordings))
 
 
 def waveform_batch(model: Transformer, recordings) -> WaveformBatch:
-    """Batch of recordings. recordings: one tensor [samples] each."""
+    """A batch of recordings as samples. recordings: one tensor, [samples], per recording."""
     assert model.config.encoder is not None
     embedding = model.config.encoder.embedding
     assert isinstance(embedding, SamplesEmbeddingConfig)
@@ -166,7 +170,7 @@ def waveform_batch(model: Transformer, recordings) -> WaveformBatch:
 
 
 def source_batch(model: Transformer, sources) -> SourceBatch:
-    """Batch of texts, of recordings as frames, or of recordings as samples."""
+    """A batch of sources: texts, or recordings as log-mel frames or as samples, whichever the model reads."""
     if not torch.is_tensor(sources[0]):
         return encoder_batch(sources, model.device)
     return waveform_batch(model, sources) if sources[0].ndim == 1 else audio_batch(sources, model.device)
@@ -179,7 +183,7 @@ def one_shot(rows: Rows, texts) -> list[torch.Tensor]:
 
 
 def chunked(rows: Rows, texts, seed: int = 0) -> list[torch.Tensor]:
-    """Feed random chunks of random rows in each step: single tokens and longer chunks."""
+    """In each step, feed random rows a chunk of random length, from a single token on."""
     rows.expect(texts)
     draw = random.Random(seed)
     done, parts = dict.fromkeys(range(len(texts)), 0), {row: [] for row in range(len(texts))}

@@ -1,4 +1,4 @@
-"""Tiny random checkpoints of Parakeet-CTC: shapes of published configurations, shrunk, and their other files."""
+"""Write tiny random checkpoints of Parakeet-CTC: published configurations with smaller sizes, and their other files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 3,
     },
 }
-"""Settings of the encoders: those of the first release, and those of later encoders without biases and scale."""
+"""Settings of the encoder of the first release, and of later encoders, which have no biases and no input scale."""
 
 
 def config(shape: str) -> ParakeetCTCConfig:
@@ -47,7 +47,10 @@ def config(shape: str) -> ParakeetCTCConfig:
 
 
 def write(directory: Path, shape: str) -> Any:
-    """Write a checkpoint with its other files. Returns the model that transformers loads from it."""
+    """Write a checkpoint with its tokenizer and feature extractor.
+
+    Returns the model that transformers loads from it.
+    """
     write_model(directory, config(shape), "ParakeetForCTC", change=_spread)
     write_text_files(directory, ENCODERS[shape]["num_mel_bins"])
     return transformers.ParakeetForCTC.from_pretrained(directory, attn_implementation="eager").eval()
@@ -69,14 +72,14 @@ def write_text_files(directory: Path, num_mels: int, **features: Any) -> None:
 
 
 def _spread(model: Any) -> None:
-    """Give every part numbers that differ, so that labels differ, with blanks among them."""
+    """Change weights so that all of them matter, and a recording gets various labels, including blanks."""
     generator = torch.Generator().manual_seed(9)
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if name.endswith("running_var"):
             tensor.copy_(0.5 + torch.rand(tensor.shape, generator=generator))
         elif name.endswith(("running_mean", "bias_u", "bias_v")):
             tensor.copy_(0.5 * torch.randn(tensor.shape, generator=generator))
-    # The states of a random encoder differ little, so the logits are centred before they are scaled.
+    # The states of a random encoder differ little. The head subtracts the mean of the logits and scales them up.
     head, bands = model.ctc_head, model.config.encoder_config.num_mel_bins
     states = model.eval().encoder(torch.randn(1, 400, bands, generator=generator)).last_hidden_state[0]
     head.weight.mul_(60)

@@ -1,7 +1,8 @@
-"""Checkpoints whose code is published with them, and which transformers has no class for; written with their oracles.
+"""Write checkpoints of models that transformers has no class for, each with a reference (oracle) to compare with.
 
-EXAONE and NVIDIA's embedding models are LLaMA under other names, so that LLaMA of transformers is their oracle. Nomic
-Embed v2 and Jina Embeddings 2 are compared with a plain computation, after the published code.
+Their code is published beside their weights. EXAONE and NVIDIA's embedding models are LLaMA under other names, so LLaMA
+of transformers is their oracle. The oracle of Nomic Embed v2 and Jina Embeddings 2 is a plain computation that follows
+the published code.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _EXAONE_SETTINGS = {
     "rms_norm_eps": "layer_norm_epsilon",
 }
 Encoder = Callable[[Tensor], Tensor]
-"""The last hidden states of one text, [tokens, hidden], from its token ids."""
+"""A function from the token ids of one text to its last hidden states, [tokens, hidden]."""
 
 
 def _rewrite(directory: Path, tensors: Callable[[dict[str, Tensor]], dict[str, Tensor]], **settings: Any) -> None:
@@ -62,7 +63,7 @@ def _rewrite(directory: Path, tensors: Callable[[dict[str, Tensor]], dict[str, T
 
 
 def write_exaone(directory: Path, shape: str) -> Any:
-    """Write an EXAONE and return the LLaMA with the same weights."""
+    """Write an EXAONE checkpoint, and return the LLaMA of transformers with the same weights."""
     oracle = save(directory, transformers.LlamaConfig(**WIDE_WITH_TOKENS, **LLAMAS[shape]), "LlamaForCausalLM")
     hf = json.loads((directory / "config.json").read_text())
 
@@ -79,9 +80,9 @@ def write_exaone(directory: Path, shape: str) -> Any:
 
 
 def write_llama_bidirec(directory: Path, shape: str, labels: int = 0, pooling: str = "avg") -> Any:
-    """Write an encoder of NVIDIA and return the LLaMA with the same weights.
+    """Write an embedding model of NVIDIA, and return the LLaMA of transformers with the same weights.
 
-    labels: number of classes, 0 for no classification head.
+    labels: number of classes. 0: no classification head.
     """
     kind = "LlamaForSequenceClassification" if labels else "LlamaModel"
     more = {"num_labels": labels} if labels else {}
@@ -96,7 +97,7 @@ def write_llama_bidirec(directory: Path, shape: str, labels: int = 0, pooling: s
 
 
 def write_pplx(directory: Path, shape: str) -> Any:
-    """Write an embedding model of Perplexity and return the Qwen3 with the same weights."""
+    """Write an embedding model of Perplexity, and return the Qwen3 of transformers with the same weights."""
     settings = {**WIDE_WITH_TOKENS, "head_dim": 8, "num_key_value_heads": 2, **LLAMAS[shape], "is_causal": False}
     oracle = save(directory, transformers.Qwen3Config(**settings), "Qwen3Model")
     code = {"AutoConfig": "configuration.PPLXQwen3Config", "AutoModel": "modeling.PPLXQwen3Model"}
@@ -106,7 +107,10 @@ def write_pplx(directory: Path, shape: str) -> Any:
 
 
 def write_voyage(directory: Path, shape: str) -> Any:
-    """Write an embedding model of Voyage and return the Qwen3 with the same weights and the last matrix, `linear`."""
+    """Write an embedding model of Voyage, and return the Qwen3 of transformers with the same weights.
+
+    The final projection of the embedding is its attribute `linear`.
+    """
     settings = {**WIDE_WITH_TOKENS, "head_dim": 8, "num_key_value_heads": 2, **LLAMAS[shape], "is_causal": False}
     oracle = save(directory, transformers.Qwen3Config(**settings), "Qwen3Model")
     oracle.linear = torch.nn.Linear(settings["hidden_size"], 40, bias=False)
@@ -122,9 +126,9 @@ def write_voyage(directory: Path, shape: str) -> Any:
 
 
 def write_jina5(directory: Path, shape: str) -> Any:
-    """Write Jina Embeddings 5 and return the body of transformers with the same weights.
+    """Write Jina Embeddings 5, and return the model of transformers, without a head, that has the same weights.
 
-    shape: `grouped` for Qwen3 (`-small`), `tied` for EuroBERT (`-nano`), whose settings name the code.
+    shape: `grouped` for Qwen3 (published as `-small`), `tied` for EuroBERT (`-nano`), whose settings name its own code.
     """
     settings = {**WIDE_WITH_TOKENS, "head_dim": 8, "num_key_value_heads": 2, **LLAMAS[shape]}
     stem = "Qwen3" if shape == "grouped" else "EuroBert"
@@ -139,7 +143,7 @@ def write_jina5(directory: Path, shape: str) -> Any:
 
 
 def _write(directory: Path, hf: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    """Write a random checkpoint with these settings and tensors. Returns the tensors."""
+    """Write a random checkpoint with these settings, and tensors of these names and shapes. Returns the tensors."""
     torch.manual_seed(5)
     tensors = {name: 0.2 * torch.randn(shape) + float(name.endswith("norm.weight")) for name, shape in shapes.items()}
     save_file(tensors, directory / "model.safetensors")
@@ -152,7 +156,7 @@ def _linear_shapes(name: str, rows: int, columns: int) -> dict[str, tuple[int, .
 
 
 def _attend(queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | float) -> Tensor:
-    """Attention of one text to itself. queries, keys, values: [heads, tokens, head_dim]. Returns [tokens, hidden]."""
+    """Self-attention of one text. queries, keys, values: [heads, tokens, head_dim]. Returns [tokens, hidden]."""
     scores = queries @ keys.transpose(1, 2) * queries.shape[-1] ** -0.5 + bias
     return (scores.softmax(-1) @ values).transpose(0, 1).flatten(1)
 
@@ -188,7 +192,7 @@ NOMIC: Mapping[str, Any] = {
 
 
 def write_nomic(directory: Path, **settings: Any) -> Encoder:
-    """Write a Nomic Embed v2 and return its computation."""
+    """Write a Nomic Embed v2 checkpoint, and return its oracle."""
     hf = {**NOMIC, **settings}
     hidden, inner, heads, experts = hf["n_embd"], hf["n_inner"], hf["n_head"], hf["num_experts"]
     shapes: dict[str, tuple[int, ...]] = {
@@ -274,7 +278,7 @@ JINA: Mapping[str, Any] = {
 
 
 def write_jina(directory: Path, **settings: Any) -> Encoder:
-    """Write a Jina Embeddings 2 and return its computation, for texts whose tokens have the first type."""
+    """Write a Jina Embeddings 2 checkpoint, and return its oracle, which uses token type 0 for all tokens."""
     hf = {**JINA, **settings}
     hidden, inner, heads = hf["hidden_size"], hf["intermediate_size"], hf["num_attention_heads"]
     shapes: dict[str, tuple[int, ...]] = {

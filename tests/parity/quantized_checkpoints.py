@@ -1,4 +1,4 @@
-"""Tiny checkpoints whose linear layers are quantised by the recipes of `tests.weights.quantized_recipes`."""
+"""Quantise the linear layers of tiny checkpoints with the functions of `tests.weights.quantized_recipes`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.parity.checkpoints import edit_config
 from tests.weights import quantized_recipes as recipes
 
 Recipe = Callable[[int, int, int], recipes.Stored]
-"""Function of (output features, inputs, seed)."""
+"""A function from (number of outputs, number of inputs, seed) to a random quantised layer."""
 
 INT8 = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}
 _PACKED = {"num_bits": 4, "type": "int", "symmetric": False, "strategy": "group", "group_size": 32}
@@ -72,15 +72,15 @@ FORMATS: dict[str, tuple[dict[str, Any], Recipe]] = {
     ),
 }
 KERNEL_FORMATS = ("gptq", "gptq-8-bits", "awq", "compressed-int4", "compressed-int8", "bitsandbytes-int8")
-"""Formats that the kernels compute with as they are."""
+"""Formats for which the kernels read the stored weights, without a conversion of the weights at load."""
 
 
 def quantize(source: Path, name: str, target: Path, linear: Callable[[str], bool]) -> tuple[Path, Path]:
-    """Quantise linears of a checkpoint. Other tensors stay as they are.
+    """Write a checkpoint with quantised layers, and one with the values of these layers in float32.
 
-    source: directory of the checkpoint. name: key of `FORMATS`. target: directory for the two checkpoints.
-    linear: whether the module with this name is quantised.
-    Returns the directories of the quantised checkpoint and of one with the same weights in float32.
+    source: directory of the original checkpoint. name: key of `FORMATS`. target: directory for the two checkpoints.
+    linear: whether the module with this name is quantised. All other tensors are copied.
+    Returns the directories of the quantised checkpoint and of the float32 checkpoint.
     """
     config, recipe = FORMATS[name]
     stored, plain = {}, {}
@@ -109,12 +109,12 @@ def save(directory: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def changed(directory: Path, change: Callable[[dict[str, Tensor]], None]) -> None:
-    """Change the tensors of a checkpoint."""
+    """Change the saved tensors of a checkpoint in place."""
     tensors = load_file(directory / "model.safetensors")
     change(tensors)
     save(directory, tensors)
 
 
 def relative_error(found: Tensor, expected: Tensor) -> float:
-    """Root mean square error of logits, relative to their spread."""
+    """Root mean square error of logits, divided by the standard deviation of the expected ones."""
     return float((found - expected).square().mean().sqrt() / expected.std())

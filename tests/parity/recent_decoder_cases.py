@@ -1,4 +1,4 @@
-"""Configurations of decoder families of 2024 and 2025, two shapes of each."""
+"""Tiny configurations of decoder families of 2024 and 2025, two per family."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Configurations of encoders that `test_recent_encoders` compares, two shapes of each.
+"""Tiny configurations of the encoders that `test_recent_encoders` compares with transformers, two per family.
 
-Each has the prefix of its classes in transformers and its settings.
+Each case is the prefix of the class names in transformers, and the settings.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tiny random Whisper checkpoints, and artificial recordings longer and shorter than the window of the model."""
+"""Write tiny random Whisper checkpoints, and make artificial recordings for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.parity.checkpoints import write_model
 from tests.wire.checkpoints import byte_alphabet
 
 TEXT_TOKENS = 256
-"""Number of text tokens, one per byte. Ids from here on are special tokens and timestamps."""
+"""Number of text tokens, one per byte. Higher token ids are special tokens and timestamps."""
 END, START = TEXT_TOKENS, TEXT_TOKENS + 1
 LANGUAGES = {f"<|{code}|>": START + 1 + at for at, code in enumerate(("en", "de", "fr"))}
 TRANSLATE, TRANSCRIBE = START + 4, START + 5
@@ -72,7 +72,7 @@ def write(directory: Path, shape: str | WhisperConfig, seed: int = 0, **generati
 
 
 def write_tokenizer(directory: Path) -> None:
-    """Write a byte-level tokenizer with the special tokens of the checkpoint. Timestamps are not special tokens."""
+    """Write a byte-level tokenizer with the special tokens of the checkpoint. Its timestamps are ordinary tokens."""
     vocabulary = {character: index for index, character in enumerate(byte_alphabet())}
     tokenizer = Tokenizer(models.BPE(vocabulary, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -95,7 +95,7 @@ def _strengthen_audio(model) -> None:
 
 
 def recording(seconds: float, seed: int = 0, rate: int = 16_000) -> np.ndarray:
-    """Make a recording: [samples], float32. A sweep over more than two octaves in noise, with pauses."""
+    """Make a recording, [samples] in float32: a tone that rises by more than two octaves, with noise and pauses."""
     generator = np.random.default_rng(seed)
     time = np.arange(int(seconds * rate)) / rate
     sweep = np.sin(2 * np.pi * (150 + 90 * seed % 400) * time * (1 + 0.8 * time / max(seconds, 1)))
@@ -104,6 +104,6 @@ def recording(seconds: float, seed: int = 0, rate: int = 16_000) -> np.ndarray:
 
 
 def frames_of(count: int, num_mels: int, num_frames: int, seed: int = 1) -> list[torch.Tensor]:
-    """Random log-mel frames of several recordings."""
+    """Random log-mel frames, [num_frames, num_mels], of `count` recordings."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(num_frames, num_mels, generator=generator) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Models with a LoRA adapter equal models with weights merged by peft, for every family."""
+"""For every family, a model with a LoRA adapter computes the same as a model into whose weights peft has merged it."""
 
 from __future__ import annotations
 
@@ -56,16 +56,21 @@ TARGET_MODULES = {
     "pegasus_x": r".*\.decoder\..*([qkv]_proj|out_proj|fc[12])",
     "longt5": r".*(\.o|\.wi|\.wi_\d|\.wo|\.SelfAttention\.[qkv]|EncDecAttention\.[qkv])",
 }
-"""Target modules of families in which some linear layers cannot be adapted: experts, gates, summary projections, layers
-that also project the global vectors of a text, the output head of FSMT, and those that peft refuses in state space
-models."""
+"""Target modules of the families in which some linear layers cannot have an adapter.
+
+These are experts, gates, summary projections, layers that also project the global vectors of a text, the output head of
+FSMT, and the layers of state space models that peft refuses.
+"""
 
 
 def make_models(name: str, directory: Path, device, **settings):
-    """Make a checkpoint with the adapter `tone`: (base in transformers, merged in transformers, our model)."""
+    """Write a checkpoint with the adapter `tone`.
+
+    Returns the base model and the merged model of transformers, and our model.
+    """
     architecture, config = (DECODERS | SEQ2SEQ)[name]
     if name == "switch_transformers":
-        # `forward` of transformers limits the tokens of an expert in the decoder too, which `generate` never reaches.
+        # `forward` of transformers limits the tokens per expert in the decoder too; `generate` never reaches the limit.
         config = type(config).from_dict(config.to_dict() | {"expert_capacity": 64})
     base = save(directory / "base", config, architecture)
     settings = ({"target_modules": TARGET_MODULES[name]} if name in TARGET_MODULES else {}) | settings
@@ -136,7 +141,7 @@ def test_missing_scale_is_detected(tmp_path, device, monkeypatch):
 
 
 def test_cross_attention_without_the_adapter_is_detected(tmp_path, device, monkeypatch):
-    """Negative control: cross-attention keys and values of the base model differ from those of the merged weights."""
+    """Negative control: cross-attention whose keys and values lack the adapter differs from merged weights."""
     _, merged, model = make_models("bart", tmp_path, device, target_modules=["k_proj", "v_proj"])
     plain = type(model).write_cross
     monkeypatch.setattr(
@@ -148,7 +153,7 @@ def test_cross_attention_without_the_adapter_is_detected(tmp_path, device, monke
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "t5"])
 def test_dense_weights_equal_merged_weights(name, tmp_path, device):
-    """The torch backend, with dense weights, also equals merged weights."""
+    """With the torch backend and dense weights, the adapter also equals merged weights."""
     with choice.using("torch"):
         base, merged, model = make_models(name, tmp_path, device)
         sources = SOURCES if name in SEQ2SEQ else None
@@ -196,7 +201,7 @@ def test_bert_classification_with_an_adapted_head(tmp_path, device):
 
 @torch.inference_mode()
 def test_bart_classification_equals_merged_weights(tmp_path, device):
-    """Both the encoder and the decoder run with the adapter, including cross-attention."""
+    """The adapter changes the encoder, the decoder and cross-attention."""
     common = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48}
     config = transformers.BartConfig(
         vocab_size=97, d_model=32, **common, encoder_layers=2, decoder_layers=2, max_position_embeddings=128
@@ -214,7 +219,7 @@ def test_bart_classification_equals_merged_weights(tmp_path, device):
 
 
 WITHOUT_DISTANCES = r".*\.(value_proj|dense|output\.dense)"
-"""Pattern of the linear layers of DeBERTa that are not applied to distances."""
+"""Pattern for the names of DeBERTa's linear layers that are not applied to the embeddings of distances."""
 
 
 @pytest.mark.parametrize("body", BODIES)

@@ -1,4 +1,4 @@
-"""The text side of CLIP equals transformers: states, vectors, and checkpoints of sentence-transformers over HTTP."""
+"""The text encoder of CLIP equals transformers: hidden states, embeddings, and sentence-transformers checkpoints."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _PICTURES |= {"image_size": 32, "patch_size": 8}
 
 
 def whole(**text: object) -> CLIPConfig:
-    """A CLIP with pictures and texts, whose vectors have 24 numbers."""
+    """The configuration of a complete CLIP, for pictures and texts, with embeddings of 24 dimensions."""
     parts = {"text_config": CLIPTextConfig(**{**_TEXT, **text}), "vision_config": CLIPVisionConfig(**_PICTURES)}
     return CLIPConfig(**parts, projection_dim=24)
 
@@ -59,7 +59,7 @@ CASES = {
 
 @torch.inference_mode()
 def vectors(oracle, architecture: str, ids: list[int]) -> torch.Tensor:
-    """The vector of one text, of transformers."""
+    """The embedding of one text, computed by transformers."""
     inputs = {"input_ids": torch.tensor([ids], device=oracle.device)}
     if architecture == "CLIPModel":
         return oracle.get_text_features(**inputs).pooler_output[0]
@@ -96,7 +96,7 @@ def test_settings_of_the_first_releases_replace_the_others(tmp_path: Path, devic
 
 
 def write(directory: Path, architecture: str = "CLIPModel") -> Path:
-    """A random CLIP with a tokenizer, as transformers saves them."""
+    """Write a random CLIP and its tokenizer with transformers."""
     checkpoints.write_clip(directory)
     tokenizer = load_tokenizer(directory)
     ids = {

@@ -1,4 +1,4 @@
-"""Cohere ASR equals transformers: log-mel frames, encoder, decoder, greedy text, and both layouts of tensor names."""
+"""Cohere ASR equals transformers: log-mel frames, encoder, decoder, greedy text, and both sets of tensor names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def recordings(device) -> list[torch.Tensor]:
 
 @torch.inference_mode()
 def expected(oracle, directory, clips, targets):
-    """Encoder states, last decoder states and logits of each recording, computed one recording at a time."""
+    """Encoder states, last decoder states and logits of transformers for each recording, one recording at a time."""
     results = []
     for clip, target in zip(clips, targets, strict=True):
         ids = torch.tensor([target], device=oracle.device)
@@ -71,9 +71,9 @@ def test_encoder_states(pair):
 
 
 def test_frames_have_the_noise_of_the_feature_extractor(pair):
-    """Where a recording is quiet, its frames are those of the noise, which depends on the number of samples alone.
+    """The extractor adds noise that depends only on the number of samples. Quiet frames consist of this noise.
 
-    There, float32 rounds the lowest bands differently.
+    In such frames, float32 rounds the lowest bands differently, so these are not compared.
     """
     oracle, loaded, directory = pair
     embedding = loaded.transformer.encoder.embedding
@@ -101,7 +101,7 @@ def test_greedy_text(pair):
 
 
 def test_both_layouts_of_tensor_names_are_the_same_model(pair, tmp_path, device):
-    """transformers saves the published layout; a checkpoint may also have the names of its own modules."""
+    """transformers saves the published tensor names; a checkpoint may also use the names of transformers' modules."""
     oracle, loaded, directory = pair
     for path in directory.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())

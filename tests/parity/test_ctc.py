@@ -1,4 +1,4 @@
-"""Encoders of samples with a CTC head equal transformers: convolutions, positions, layers and labels."""
+"""Speech encoders that read samples and have a CTC head equal transformers: hidden states, logits and labels."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def batch_of(loaded, clips) -> WaveformBatch:
 
 @torch.inference_mode()
 def ours(loaded, clips) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Hidden states and logits of each recording, computed in one batch."""
+    """Our hidden states and logits of each recording, computed in one batch."""
     batch = batch_of(loaded, clips)
     hidden = loaded.transformer.encode(batch)
     logits = loaded.transformer.classify_tokens(hidden, batch)
@@ -90,7 +90,7 @@ def test_half_precision_is_close_to_float32(pair, device, dtype):
 
 
 def test_the_task_and_the_first_names_of_weight_normalisation(tmp_path, device):
-    """Checkpoints of before torch 2 name the two parts of the weight `weight_g` and `weight_v`."""
+    """Before torch 2, weight normalisation saved the two parts of a weight as `weight_g` and `weight_v`."""
     oracle, clips = write(tmp_path, "wav2vec2-base"), recordings("cpu")
     loaded = load(tmp_path, torch.device("cpu"))
     assert loaded.tasks == ("transcribe",) and loaded.labels == () and loaded.config.vocab_size == 32

@@ -1,6 +1,7 @@
-"""Decoders with other heads equal transformers: embeddings, classification, token classification and spans.
+"""Decoders with heads other than a language model head equal transformers.
 
-All texts are in one ragged batch. Every family with such a head is tested.
+Tested are embeddings, classification, token classification and answer spans, in every family with such a head. All
+texts are in one ragged batch.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ STEMS = {
     for name, family in FAMILIES.items()
     if family.body is not None and name not in WITHOUT_A_CLASS and name != "lara_mini"
 }
-"""Families of transformers 5.23, with one of their class names. `test_lara_mini` tests the heads of Lara Mini."""
+"""Per family of transformers 5.23, the name of one of its classes. `test_lara_mini` tests the heads of Lara Mini."""
 
 
 def architectures(kind):
@@ -55,7 +56,10 @@ def _config(config, **changes):
 
 
 def _in_turn(names, values):
-    """Pairs of a case and a value. The cases of one family share the values; a family with one case has all."""
+    """Pairs of (case, value) such that each family is tested with all values.
+
+    A family with as many cases as values has one value per case. In other families, each case has all values.
+    """
     families: dict[str, list[str]] = {}
     for name, (_, config) in names.items():
         families.setdefault(config.model_type, []).append(name)
@@ -67,7 +71,7 @@ def _in_turn(names, values):
 
 BODIES, TEXTS = _cases("Model"), _cases("ForSequenceClassification")
 # One configuration is enough for these heads: they are one matrix after the body, and `test_embeddings` compares the
-# body in both.
+# body in both configurations.
 TOKENS, ANSWERS = _cases("ForTokenClassification", shapes=1), _cases("ForQuestionAnswering", shapes=1)
 
 
@@ -91,7 +95,7 @@ def test_every_head_of_transformers_is_served_and_tested(suffix):
 
 @pytest.mark.parametrize("kind", PADDED)
 def test_default_pad_token_equals_that_of_transformers(kind):
-    """Files of older transformers versions have no pad token; then the default of the configuration class is used."""
+    """Older versions of transformers save no pad token. Then the default of the configuration class applies."""
     family, config = FAMILIES[kind], transformers.AutoConfig.for_model(kind).get_text_config()
     (architecture,) = (name for name in family.architectures if name.endswith("ForSequenceClassification"))
     hf = {name: value for name, value in BASES[config.model_type].items() if name != "pad_token_id"}
@@ -105,7 +109,7 @@ def _one_by_one(oracle, texts):
 @pytest.mark.parametrize("name, with_head", _in_turn(BODIES, [False, True]))
 @torch.inference_mode()
 def test_embeddings(name, with_head, tmp_path, device):
-    """Models without a head, and language models with sentence-transformers files, like Qwen3-Embedding."""
+    """Models without a head, and language models with sentence-transformers files, give embeddings."""
     architecture, config = BODIES[name]
     if with_head:
         architecture = next(iter(FAMILIES[config.model_type].architectures))
@@ -119,7 +123,7 @@ def test_embeddings(name, with_head, tmp_path, device):
     batch = encoder_batch(texts, device)
     hidden = loaded.transformer.encode(batch)
     expected = [output.last_hidden_state[0] for output in _one_by_one(oracle, texts)]
-    # Random weights of this model amplify rounding: transformers differs from itself in float64 by as much.
+    # Random weights of this model amplify rounding: float32 and float64 differ by as much in transformers.
     atol = 5e-4 if name == "qwen3_5_moe" else 1e-4
     torch.testing.assert_close(hidden, torch.cat(expected), atol=atol, rtol=1e-4)
     for mode in ("last", "mean"):
@@ -196,7 +200,7 @@ def test_span_logits(name, tmp_path, device):
 
 @torch.inference_mode()
 def test_counted_padding_is_detected(tmp_path, device):
-    """Negative control: without a pad token id, padding is used as the last token, and the logits differ."""
+    """Negative control: without a pad token id, the model classifies by a padding token, and the logits differ."""
     architecture, config = TEXTS["llama-mha"]
     oracle = save(tmp_path, _config(config, pad_token_id=7), architecture).to(device)
     texts = [[*text, 7] for text in random_ids(VOCAB, LENGTHS, low=8)]

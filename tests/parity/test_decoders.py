@@ -81,7 +81,7 @@ def pair(request, tmp_path_factory, device):
 
 
 def expected(oracle, texts):
-    """Last hidden states and logits of each text, computed one text at a time."""
+    """Last hidden states and logits of transformers for each text, computed one text at a time."""
     return _outputs(oracle, tuple(map(tuple, texts)))
 
 
@@ -101,7 +101,7 @@ def _outputs(oracle, texts):
 
 
 def largest_error(results, exact, part):
-    """Largest difference of results in float32 from those in float64. part: 0 for hidden states, 1 for logits."""
+    """Largest difference of float32 results from float64 results. part: 0 for hidden states, 1 for logits."""
     return max(
         float((result[part].double() - other[part]).abs().max()) for result, other in zip(results, exact, strict=True)
     )
@@ -109,10 +109,10 @@ def largest_error(results, exact, part):
 
 @pytest.mark.parametrize("way", [one_shot, chunked, one_by_one])
 def test_hidden_states_and_logits(pair, way):
-    """Ours equal the reference, or their error is at most twice that of the reference in float32.
+    """Our results equal the reference, or their error is at most twice the error of the reference in float32.
 
-    The random weights of a case may amplify the rounding of one token so much that, on some processors, the reference
-    differs from itself in float64 by more than the tolerance.
+    Errors are differences from the reference in float64. The random weights of a case may amplify the rounding of one
+    token so much that, on some processors, the float32 reference also exceeds the tolerance.
     """
     oracle, loaded, _ = pair
     texts = random_ids(VOCAB, LENGTHS)
@@ -147,7 +147,10 @@ def test_greedy_text(pair):
 
 @pytest.mark.parametrize("dtype, bound", [(torch.bfloat16, 0.05), (torch.float16, 0.01)], ids=str)
 def test_half_precision_is_close_to_float32(pair, device, dtype, bound):
-    """Mean error relative to the standard deviation in float32; bfloat16 has 8 significant bits, float16 has 11."""
+    """The mean error of logits is small relative to their standard deviation.
+
+    bfloat16 has 8 significant bits, float16 has 11.
+    """
     oracle, loaded, directory = pair
     if str(dtype).removeprefix("torch.") in FAMILIES[loaded.family].refused_dtypes:
         with pytest.raises(ConfigError, match=r"float16.*bfloat16"):
@@ -163,7 +166,7 @@ def test_half_precision_is_close_to_float32(pair, device, dtype, bound):
     _, ours = errors(random_ids(VOCAB, LENGTHS))
     if ours.max() < bound:
         return
-    # Over many texts, transformers has as large errors with models that amplify rounding.
+    # Over many texts, the errors of transformers are as large for models that amplify rounding.
     assert loaded.family in AMPLIFYING
     half = type(oracle).from_pretrained(directory, dtype=dtype, attn_implementation="eager").to(device).eval()
     ours, theirs = [], []
@@ -176,11 +179,11 @@ def test_half_precision_is_close_to_float32(pair, device, dtype, bound):
 
 
 AMPLIFYING = {"olmo_hybrid", "gemma4", "gemma4_unified"}
-"""Families whose random models amplify rounding."""
+"""Families whose models amplify rounding errors when their weights are random."""
 
 
 def _errors_by_text(loaded, found, exact):
-    """Mean error of each text, relative to the spread of its logits."""
+    """Mean error of the logits of each text, divided by their standard deviation."""
     errors = [(ours - logits).abs().mean(-1) / logits.std() for ours, logits in zip(found, exact, strict=True)]
     mixtures = MixtureOfExpertsConfig | FeedForwardSumConfig
     if any(isinstance(layer.feed_forward, mixtures) for layer in loaded.config.decoder.layers):
@@ -190,7 +193,7 @@ def _errors_by_text(loaded, found, exact):
 
 
 def test_older_rope_settings(tmp_path, device):
-    """Older checkpoints have `rope_theta` and `rope_scaling`; transformers 5 saves `rope_parameters`."""
+    """Older checkpoints have `rope_theta` and `rope_scaling` instead of the `rope_parameters` of transformers 5."""
     oracle = save(tmp_path, LlamaConfig(**_LLAMA, rope_parameters=_LLAMA3), "LlamaForCausalLM").to(device)
     scaling = {name: value for name, value in _LLAMA3.items() if name != "rope_theta"}
     edit_config(tmp_path, rope_parameters=None, rope_theta=_LLAMA3["rope_theta"], rope_scaling=scaling)
@@ -201,7 +204,7 @@ def test_older_rope_settings(tmp_path, device):
 
 
 def test_nan_in_one_row_changes_no_other_row(pair):
-    """Blocks and the state of another row contain NaN. The padding of block tables must not read them."""
+    """The blocks and the state of one row contain NaN. Padding in the block tables of other rows must not read them."""
     _, loaded, _ = pair
     texts = random_ids(VOCAB, (9, 17))
     rows = Rows(loaded.transformer)

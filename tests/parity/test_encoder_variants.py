@@ -1,4 +1,4 @@
-"""Features of single encoder families: pretraining checkpoints, shared layers, and refused settings."""
+"""What only single encoder families have: pretraining checkpoints, shared layers, and settings that we refuse."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.parity.test_encoders import DEVICE, _batch, _one_by_one, _reference, 
 
 
 def _config(body: str, task: str, **changes):
-    """Our configuration of an encoder shape, after changes to its `config.json`."""
+    """Our configuration of an encoder case, after `changes` to its `config.json`."""
     family, options = MORE_BODIES[body]
     name = f"{family}{task}"
     hf = getattr(transformers, f"{family}Config")(**options).to_dict() | {"architectures": [name]} | changes
@@ -69,7 +69,7 @@ def test_shared_layers_are_loaded_once_and_run_in_order(tmp_path: Path):
     assert encoder is not None
     _, expected = _hidden(ours, model)
     encoder.layers[2], encoder.layers[6] = encoder.layers[6], encoder.layers[2]
-    # The torch backend is used, because a recorded program would keep the original order.
+    # The torch backend, because the other backend records the order of layers before this test changes it.
     with choice.using("torch"):
         found, _ = _hidden(ours, model)
     assert not torch.allclose(found, expected, atol=1e-2)
@@ -92,7 +92,7 @@ def test_only_equal_layers_share_weights():
 
 @torch.inference_mode()
 def test_two_types_of_modernbert_layers_rotate_differently(tmp_path: Path):
-    """Older setting names also work. Negative control: with wrong settings, the results differ."""
+    """Older names of the two settings also work. Negative control: with wrong settings, the results differ."""
     model = _reference("modernbert-small", "Model")
     assert _config("modernbert-small", "Model").encoder.layers[1].attention.window == 4
     model.save_pretrained(tmp_path)
@@ -125,7 +125,7 @@ def test_rope_scaling_of_one_type_of_modernbert_layers(scaling: dict, tmp_path: 
 @pytest.mark.parametrize("task", ["Model", "ForMaskedLM"])
 @torch.inference_mode()
 def test_nomic_checkpoint_in_its_first_format(task: str, tmp_path: Path):
-    """The first format has setting names of GPT-2, fused projections, other tensor names and no head biases."""
+    """The first format has GPT-2's setting names, fused projections, other tensor names, and heads without biases."""
     model = _reference("nomic_bert-small", task)
     if task == "ForMaskedLM":
         predictions = model.cls.predictions
@@ -147,7 +147,7 @@ def test_nomic_checkpoint_in_its_first_format(task: str, tmp_path: Path):
 
 
 def _publish_nomic(directory: Path, model) -> None:
-    """Rewrite a saved checkpoint as the code of the family's authors would save it."""
+    """Rewrite a checkpoint that transformers has saved as the code of the model's authors would save it."""
     words = {
         "embeddings.LayerNorm": "emb_ln",
         "self_attn.o_proj": "attn.out_proj",
@@ -192,7 +192,7 @@ def _publish_nomic(directory: Path, model) -> None:
 
 @pytest.mark.parametrize(("buckets", "farthest"), [(256, 512), (6, 40), (2, 9), (None, 5)])
 def test_rows_of_distances_equal_the_reference(buckets: int | None, farthest: int):
-    """The rows are equal for every distance of a long text, including float32 rounding."""
+    """We map each distance of a long text to the same embedding row as transformers, including float32 rounding."""
     places = torch.arange(1500)
     distance = places[:, None] - places
     expected = distance
@@ -206,7 +206,7 @@ def test_rows_of_distances_equal_the_reference(buckets: int | None, farthest: in
 @pytest.mark.parametrize("body", ["deberta-wide", "deberta-v2-small", "deberta-v2-wide"])
 @torch.inference_mode()
 def test_planted_disentangled_attention_bugs_are_detected(body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Bugs: swapped signs of distances, one of the two scores missing, and convolution across sequences."""
+    """Negative controls: distances with swapped signs, one of the two scores missing, convolution across sequences."""
     model = _reference(body, "Model")
     ours = _saved(model, tmp_path)
     found, expected = _hidden(ours, model)
@@ -233,7 +233,7 @@ def test_planted_disentangled_attention_bugs_are_detected(body: str, tmp_path: P
 
 @torch.inference_mode()
 def test_first_deberta_checkpoints_use_the_later_head_names(tmp_path: Path):
-    """microsoft/deberta-base has no setting `legacy`, and its tensors are named `lm_predictions`."""
+    """microsoft/deberta-base has no setting `legacy`, and names its head `lm_predictions` as later checkpoints do."""
     model = _reference("deberta-wide", "ForMaskedLM")
     model.save_pretrained(tmp_path)
     edit_config(tmp_path, legacy=None)

@@ -79,7 +79,7 @@ def _batch(model, with_types: bool = True) -> EncoderBatch:
 
 
 def _one_by_one(model, batch: EncoderBatch) -> list:
-    """Results of the reference for each sequence, computed one sequence at a time."""
+    """Results of transformers for each sequence, computed one sequence at a time."""
     outputs = []
     for start, end in zip(batch.offsets, batch.offsets[1:], strict=False):
         inputs = {"input_ids": batch.token_ids[None, start:end].cpu()}
@@ -120,7 +120,10 @@ def test_embeddings(body: str, mode: str, tmp_path: Path):
 @pytest.mark.parametrize("dtype, bound", [(torch.bfloat16, 0.03), (torch.float16, 0.005)], ids=str)
 @torch.inference_mode()
 def test_half_precision_is_close_to_float32(body: str, dtype: torch.dtype, bound: float, tmp_path: Path):
-    """Mean error relative to the standard deviation in float32; bfloat16 has 8 significant bits, float16 has 11."""
+    """The mean error of hidden states is small relative to their standard deviation.
+
+    bfloat16 has 8 significant bits, float16 has 11.
+    """
     model = _reference(body, "Model", seed=5)
     model.save_pretrained(tmp_path)
     batch = _batch(model)
@@ -211,7 +214,7 @@ def test_span_head_needs_two_labels():
 
 @torch.inference_mode()
 def test_bert_checkpoint_with_old_names_and_extra_tensors(tmp_path: Path):
-    """bert-base-uncased has norms named `gamma` and `beta`, position ids, a pooler and a next-sentence head."""
+    """bert-base-uncased has norms with `gamma` and `beta`, position ids, a pooler and a next-sentence head."""
     model = _reference("bert-small", "ForPreTraining", seed=4)
     model.save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")

@@ -1,6 +1,6 @@
-"""Falcon with ALiBi equals transformers with its default attention. The bias is rounded to bfloat16 by position.
+"""Falcon with ALiBi equals transformers with its default attention, which rounds the bias of a position to bfloat16.
 
-The eager attention of transformers is not used, because it adds the bias twice.
+The tests do not use the eager attention of transformers, because it adds the bias twice.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import transformers
 from models.config import AlibiConfig
 from models.layers.positions import Alibi
 from models.stack import Stack
-from server.engine.process.loading import LoadedCheckpoint
+from server.engine.loading.loaded_checkpoint import LoadedCheckpoint
 from server.ipc.wire.descriptions import ModelSpec
 from tests.engine.harness import Pair, generate, reference, run
 from tests.parity.checkpoints import load, random_ids, write_model
@@ -58,7 +58,7 @@ def test_answers(pair, settings):
 
 @torch.inference_mode()
 def test_unrounded_alibi_is_detected(pair, monkeypatch):
-    """Negative control: with ALiBi as in its paper, without rounding, the logits differ by more than the tolerance."""
+    """Negative control: with an unrounded bias, as in the ALiBi paper, logits differ by more than the tolerance."""
     model, (text,) = pair.loaded.model.transformer, random_ids(VOCAB, (300,))
     lines = model.config.decoder.score_bias
 

@@ -1,6 +1,6 @@
 """Generation settings and generated text equal those of transformers for the same files.
 
-Documented difference: special token ids missing from `generation_config.json` are read from `config.json`.
+One difference is documented: we read special token ids that `generation_config.json` lacks from `config.json`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 
-from server.engine.process.loading import LoadedCheckpoint
+from server.engine.loading.loaded_checkpoint import LoadedCheckpoint
 from server.ipc.wire.descriptions import ModelSpec
 from tests.engine.harness import Pair, generate, run
 from tests.engine.tiny_checkpoints import DECODERS, SEQ2SEQ, VOCAB
@@ -76,14 +76,14 @@ def checkpoint(request, tmp_path_factory):
 
 
 def write_files(directory, config, variant):
-    """Write `generation_config.json` and `config.json` of a variant. Returns the contents of `config.json`."""
+    """Write the `generation_config.json` and `config.json` of a variant. Returns the contents of `config.json`."""
     full = FULL_ENCODER_DECODER if config.get("is_encoder_decoder") else FULL
     files = {"full": full, "partial": PARTIAL, "empty": {}}
     (directory / "generation_config.json").unlink(missing_ok=True)
     if variant in files:
         (directory / "generation_config.json").write_text(json.dumps(files[variant]))
     if variant == "in config.json":
-        # The position table of FSMT has a row more for each id up to that of the padding token.
+        # The position table of FSMT has one more row for each id up to that of the padding token.
         fixed = {"pad_token_id": config["pad_token_id"]} if config["model_type"] == "fsmt" else {}
         config = {**config, **full, **fixed}
     (directory / "config.json").write_text(json.dumps(config))
@@ -97,8 +97,8 @@ def as_list(value):
 def settings_of(theirs, config):
     """Translate settings of transformers to ours: {name: value}.
 
-    theirs: `GenerationConfig` of transformers.
-    config: contents of `config.json`, from which missing special tokens are read.
+    theirs: a `GenerationConfig` of transformers.
+    config: the contents of `config.json`, which supply missing special token ids.
     """
     found = {name: getattr(theirs, name) for name in SAME_NAME}
     special = {

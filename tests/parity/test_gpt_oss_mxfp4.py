@@ -1,4 +1,4 @@
-"""GPT-OSS with experts in MXFP4 computes what the same weights compute in float32, and transformers too."""
+"""GPT-OSS with experts in MXFP4 gives the same results as with the same weights in float32, and as transformers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CONFIG = transformers.GptOssConfig(
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
-    """Directories of an MXFP4 checkpoint and of its weights in float32."""
+    """The directories of an MXFP4 checkpoint and of a checkpoint with the same weights in float32."""
     quantized, plain = (tmp_path_factory.mktemp(name) for name in ("quantized", "plain"))
     write_model(plain, CONFIG, "GptOssForCausalLM")
     stored = dict(load_file(plain / "model.safetensors"))

@@ -1,4 +1,4 @@
-"""Texts of several chunks through decoders with mixers: transformers' numbers, and the same bits for every cut."""
+"""Decoders with mixers, on texts of several chunks: results equal transformers, with the same bits for every split."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def expected(oracle, text) -> torch.Tensor:
 
 @torch.inference_mode()
 def test_several_chunks(pair):
-    """Whole prompts in one step, prompts divided at multiples of `CHUNK_TOKENS`, and the model as an encoder."""
+    """Results are the same for a prompt in one step, divided at multiples of `CHUNK_TOKENS`, and in encoder batches."""
     oracle, model = pair
     texts = random_ids(VOCAB, LENGTHS)
     rows = Rows(model)
@@ -56,7 +56,7 @@ def test_several_chunks(pair):
 
 @torch.inference_mode()
 def test_token_by_token(pair):
-    """The stepwise form over several chunks, and from the state that the chunked form leaves."""
+    """Mixers that take one token after the other equal transformers, from the start and after a chunked prompt."""
     oracle, model = pair
     texts = random_ids(VOCAB, (CHUNK_TOKENS + 9, 3))
     for text, hidden in zip(texts, one_by_one(Rows(model), texts), strict=True):
@@ -69,7 +69,7 @@ def test_token_by_token(pair):
 
 @torch.inference_mode()
 def test_published_convolutions_of_olmo_hybrid(tmp_path, device):
-    """Published files have a convolution for each part of its own width; layers with attention have their usual names.
+    """Published files have convolutions of different widths for queries, keys and values, and other names of norms.
 
     transformers reads them, but saves three equal parts.
     """
@@ -96,7 +96,7 @@ def test_published_convolutions_of_olmo_hybrid(tmp_path, device):
 
 @torch.inference_mode()
 def test_limited_time_steps(tmp_path, device):
-    """Nemotron-H limits the time steps of prompts only. Generation then differs from one pass over the whole text."""
+    """Nemotron-H limits time steps in the prompt only, so generation differs from one pass over the whole text."""
     architecture, config = HYBRIDS["nemotron_h"]
     config = transformers.NemotronHConfig(**{**config.to_dict(), "time_step_min": 1.5})
     oracle = save(tmp_path, config, architecture).to(device)

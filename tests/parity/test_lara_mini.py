@@ -1,4 +1,4 @@
-"""Lara Mini equals transformers 5.24 (`lara_mini_oracle.json`), in the layouts of both files."""
+"""Lara Mini equals transformers 5.24 (`lara_mini_oracle.json`), with the published tensor names and transformers'."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from server.engine.process.loading import LoadedCheckpoint
+from server.engine.loading.loaded_checkpoint import LoadedCheckpoint
 from server.ipc.wire.descriptions import ModelSpec
 from tests.engine.harness import Pair, generate, run
 from tests.parity.checkpoints import edit_config, load
@@ -21,7 +21,7 @@ from tests.parity.paged import Rows, chunked, encoder_batch, greedy, one_by_one,
 
 
 def _split(directory: Path, settings: dict[str, Any]) -> None:
-    """Write the tensors under the names of the modules of transformers."""
+    """Rewrite a checkpoint with the tensor names that transformers uses, which divide the fused matrices."""
     found, rows_of = {}, delta_rows(settings)
     for name, tensor in load_file(directory / "model.safetensors").items():
         if name.endswith("in_proj.weight"):
@@ -54,7 +54,7 @@ def test_lara_mini(shape: str, layout: str, tmp_path: Path, device: torch.device
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_four_beams(shape: str, tmp_path: Path, device: torch.device) -> None:
-    """Beam search over three prompts in one batch gives the tokens that `generate` gives for each prompt alone."""
+    """Beam search over three prompts in one batch gives the tokens of transformers' `generate` for single prompts."""
     write_lara_mini(tmp_path, shape)
     spec = ModelSpec(shape, str(tmp_path), "float32")
     loaded = LoadedCheckpoint(spec, load(tmp_path, device), torch.float32, device, 0.0)
@@ -70,7 +70,7 @@ def test_four_beams(shape: str, tmp_path: Path, device: torch.device) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 @torch.inference_mode()
 def test_embeddings(shape: str, tmp_path: Path, device: torch.device) -> None:
-    """The model without a head, with the tensor names of its class. The oracle has the logits of these states."""
+    """A checkpoint without a head has other tensor names. Its hidden states give the logits of the oracle."""
     write_lara_mini(tmp_path, shape)
     tensors = load_file(tmp_path / "model.safetensors")
     head = tensors.pop("lm_head.weight", tensors["model.embed_tokens.weight"])
@@ -88,7 +88,7 @@ def test_embeddings(shape: str, tmp_path: Path, device: torch.device) -> None:
 )
 @torch.inference_mode()
 def test_a_wrong_setting_is_detected(change: dict[str, Any], tmp_path: Path, device: torch.device) -> None:
-    """Negative control: settings without a tensor change the logits."""
+    """Negative control: a wrong value of a setting that no tensor depends on changes the logits."""
     write_lara_mini(tmp_path, "biases-untied")
     edit_config(tmp_path, **change)
     model = load(tmp_path, device).transformer

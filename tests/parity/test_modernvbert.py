@@ -1,4 +1,4 @@
-"""The text part of ModernVBERT equals transformers. Its vision part is left out."""
+"""The text part of ModernVBERT equals transformers. We do not load its vision part."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHAPES = {
 
 
 def config(shape: str, **changes) -> transformers.ModernVBertConfig:
-    """Configuration of a small ModernVBERT. changes: settings outside of its text part."""
+    """Configuration of a small ModernVBERT. changes: settings that are not in its text part."""
     text = {"vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 40, "num_attention_heads": 4}
     text |= {"max_position_embeddings": 64, "pad_token_id": 0, "sep_token_id": 1, "cls_token_id": 2, **SHAPES[shape]}
     picture = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}

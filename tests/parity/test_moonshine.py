@@ -1,4 +1,4 @@
-"""Moonshine and its streaming form equal transformers: embedding of samples, both stacks, and greedy text."""
+"""Moonshine and its streaming variant equal transformers: embedding of samples, encoder, decoder, greedy text."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def recordings(device) -> list[torch.Tensor]:
 
 @torch.inference_mode()
 def expected(oracle, clips, targets):
-    """Encoder states, last decoder states and logits of each recording, computed one recording at a time."""
+    """Encoder states, last decoder states and logits of transformers for each recording, one recording at a time."""
     results = []
     for clip, target in zip(clips, targets, strict=True):
         ids = torch.tensor([target], device=oracle.device)
         output = oracle(**inputs(oracle, clip), decoder_input_ids=ids, output_hidden_states=True)
         body = oracle.model(**inputs(oracle, clip), decoder_input_ids=ids)
         states = output.encoder_last_hidden_state[0]
-        # The decoder of the streaming form projects them, after it has added positions to them in place.
+        # The decoder of the streaming variant adds positions to the encoder states in place, and projects the sum.
         states = getattr(oracle.model.decoder, "proj", torch.nn.Identity())(states)
         results.append((states, body.last_hidden_state[0], output.logits[0]))
     return results
@@ -68,7 +68,7 @@ def test_encoder_states(pair):
 
 
 def test_a_recording_in_a_batch_equals_the_recording_alone(pair):
-    """Zeros that pad a batch would change the norm of a recording."""
+    """The padding of a batch must not count in the norm over a recording."""
     _, loaded, _ = pair
     clips = recordings(loaded.transformer.device)
     for clip, together in zip(clips, encoded(loaded, clips), strict=True):
@@ -111,7 +111,7 @@ def test_half_precision_is_close_to_float32(pair, device, dtype, bound):
 
 
 def test_a_wrong_setting_without_a_tensor_is_detected(pair, tmp_path, device):
-    """Negative control: the share of a head that rotates, and the windows of an encoder, depend on no tensor."""
+    """Negative control: the rotated share of a head, or the windows of the encoder, are wrong. No tensor shows them."""
     oracle, loaded, directory = pair
     for path in directory.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
@@ -174,7 +174,7 @@ def test_unsupported_settings_of_a_streaming_encoder_are_refused_by_name(tmp_pat
 
 
 def test_streaming_states_depend_on_few_later_samples(tmp_path, device):
-    """Each layer sees at most three later states, so early states do not change with the end of a recording."""
+    """Each layer sees at most three later states, so the end of a recording does not change early states."""
     write(tmp_path, "moonshine-streaming-tiny")
     loaded, clip = load(tmp_path, device), recordings(device)[2]
     ahead = 3 + 0 + 2

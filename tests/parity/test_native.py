@@ -1,4 +1,4 @@
-"""Native checkpoints equal PyTorch: `nn.TransformerEncoder`, with and without causal mask, and `nn.Transformer`."""
+"""Native checkpoints equal PyTorch: `nn.TransformerEncoder`, with and without a causal mask, and `nn.Transformer`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TARGETS = (11, 1, 18, 6, 9)
 
 
 def table(kind: str, width: int) -> torch.Tensor:
-    """Sinusoidal position table, computed element by element with the formula of the paper."""
+    """Sinusoidal position table, computed element by element with the formula of "Attention is all you need"."""
     rows = []
     for position in range(POSITIONS):
         angles = [position / 10000 ** (2 * (index // 2) / width) for index in range(width)]
@@ -32,7 +32,7 @@ def table(kind: str, width: int) -> torch.Tensor:
 
 
 class PyTorchReference(nn.Module):
-    """Reference in plain PyTorch for the settings of a native `config.json`."""
+    """A reference in plain PyTorch for the model that a native `config.json` describes."""
 
     def __init__(self, settings: dict, two_tables: bool = False) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class PyTorchReference(nn.Module):
 
     @torch.inference_mode()
     def states(self, ids: list[int], source: list[int] | None = None) -> torch.Tensor:
-        """Final hidden states of one text: [seq, hidden]. Decoders use a causal mask."""
+        """Final hidden states of one text, [seq, hidden]. source: the source text, for an encoder-decoder."""
         device = next(self.parameters()).device
         x = torch.tensor([ids], device=device)
         later = nn.Transformer.generate_square_subsequent_mask(len(ids), device=device)
@@ -250,7 +250,7 @@ def test_encoder_decoder(tmp_path, device, body):
     "change", [{"norm": "pre"}, {"positions": "sinusoidal"}, {"scale_embeddings": False}, {"activation": "gelu"}]
 )
 def test_wrong_setting_without_a_tensor_is_detected(tmp_path, device, change):
-    """Negative control: with one different setting, the results differ."""
+    """Negative control: a wrong value of a setting that no tensor depends on changes the results."""
     oracle = save(tmp_path, settings("TriptychEncoder")).to(device)
     edit_config(tmp_path, **change)
     loaded, text = load(tmp_path, device), random_ids(VOCAB, (9,))

@@ -33,7 +33,7 @@ def recordings(device) -> list[torch.Tensor]:
 
 @torch.inference_mode()
 def ours(loaded, clips) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Hidden states and logits of each recording, computed in one batch."""
+    """Our hidden states and logits of each recording, computed in one batch."""
     batch = waveform_batch(loaded.transformer, clips)
     hidden = loaded.transformer.encode(batch)
     logits = loaded.transformer.classify_tokens(hidden, batch)
@@ -56,7 +56,10 @@ def theirs(oracle, directory, clips) -> tuple[list[torch.Tensor], list[torch.Ten
 @pytest.mark.parametrize("bands", [80, 128])
 @pytest.mark.parametrize("seconds", [0.05, 0.31, 4.47])
 def test_frames_equal_the_feature_extractor(bands, seconds):
-    """In float64, so that rounding hides no difference; the filters of transformers are float32."""
+    """Our log-mel frames equal the feature extractor's, in float64, where rounding hides no difference.
+
+    The mel filters of transformers are float32.
+    """
     samples = torch.from_numpy(recording(seconds, 3))
     extractor = transformers.ParakeetFeatureExtractor(feature_size=bands)
     found = extractor(samples.numpy(), sampling_rate=16_000, return_tensors="pt")
@@ -111,7 +114,7 @@ def test_half_precision_is_close_to_float32(pair, device, dtype):
 
 
 def test_a_wrong_setting_without_a_tensor_is_detected(pair, tmp_path, device):
-    """Negative control: the factor of the input depends on no tensor."""
+    """Negative control: without the scaling of the input, which no tensor shows, the results differ."""
     oracle, _, directory = pair
     for path in directory.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())

@@ -1,4 +1,4 @@
-"""Models that transformers has no class for equal LLaMA under other names, or a plain computation."""
+"""Models that transformers has no class for equal their oracles, which `published_code` makes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_decoders_as_encoders(shape: str, write, tmp_path: Path, device: torch.d
 @pytest.mark.parametrize("shape", LLAMAS)
 @torch.inference_mode()
 def test_voyage_qwen3(shape: str, tmp_path: Path, device: torch.device) -> None:
-    """One shape names its code, the other only the class. Both have the `model_type` of Qwen3."""
+    """One checkpoint names its published code, the other only its class. Both have the `model_type` of Qwen3."""
     oracle = write_voyage(tmp_path, shape).to(device)
     loaded, texts = load(tmp_path, device), random_ids(VOCAB, LENGTHS)
     theirs = [oracle.linear(oracle(torch.tensor([text], device=device)).last_hidden_state[0]) for text in texts]
@@ -82,7 +82,7 @@ def test_voyage_qwen3(shape: str, tmp_path: Path, device: torch.device) -> None:
 @pytest.mark.parametrize("shape", LLAMAS)
 @torch.inference_mode()
 def test_jina_embeddings_v5(shape: str, tmp_path: Path, device: torch.device) -> None:
-    """One shape is Qwen3, the other EuroBERT."""
+    """One checkpoint is a Qwen3, the other a EuroBERT."""
     oracle = write_jina5(tmp_path, shape).to(device)
     loaded, texts = load(tmp_path, device), random_ids(VOCAB, LENGTHS)
     theirs = [oracle(torch.tensor([text], device=device)).last_hidden_state[0] for text in texts]
@@ -121,7 +121,10 @@ def test_encoders(name: str, tmp_path: Path, device: torch.device) -> None:
 
 
 def test_a_model_of_jina_without_a_head_that_names_one(tmp_path: Path, device: torch.device) -> None:
-    """Published embedding models name the masked language model. Their sentence-transformers files say what they do."""
+    """Published embedding models name a class with a head, but have no head.
+
+    Their sentence-transformers files show that they give embeddings.
+    """
     write_jina(tmp_path)
     edit_config(tmp_path, architectures=["JinaBertForMaskedLM"])
     (tmp_path / "modules.json").write_text(

@@ -1,4 +1,4 @@
-"""Checkpoints of encoders in the layout of their first release equal those that transformers writes."""
+"""Encoders load from the tensor names and settings of their first release as from those that transformers writes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,10 @@ FLASH = {
 
 
 def _fused(tensors: dict[str, Tensor], parts: tuple[str, ...], whole: str) -> dict[str, Tensor]:
-    """Concatenate the tensors whose names differ in these parts, under the name with `whole` in their place."""
+    """Concatenate tensors whose names differ only in a part from `parts`.
+
+    In the new name, `whole` replaces the part.
+    """
     fused = {}
     for name, tensor in tensors.items():
         if parts[0] in name:
@@ -84,7 +87,7 @@ def _as_new(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _as_flash(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The layout of Jina, in which torch stores a matrix together with the adapters of five tasks."""
+    """The layout of Jina's checkpoints, which store each matrix together with its adapters for five tasks."""
     tensors = _fused(tensors, ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "mixer.Wqkv")
     names = {"post_attention_layernorm": "norm1", "post_mlp_layernorm": "norm2", "self_attn.o_proj": "mixer.out_proj"}
     tensors = _renamed(
@@ -109,7 +112,7 @@ def _multimodal(hf: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ultrabert(hf: dict[str, Any]) -> dict[str, Any]:
-    """One window and one rotary base per layer, 0 for full attention."""
+    """The settings of UltraBERT: one window (0: full attention) and one rotary base per layer."""
     left_out = ("layer_types", "sliding_window", "rope_parameters")
     older = {"attention_windows": [3, 3, 0], "rope_theta": [20000.0, 20000.0, 500.0]}
     return {name: value for name, value in hf.items() if name not in left_out} | older
@@ -125,7 +128,7 @@ LAYOUTS = {
 
 
 def write_layout(directory: Path, layout: str) -> Any:
-    """Write a checkpoint in a published layout. Returns the model of transformers with the same weights."""
+    """Write a checkpoint in a published layout. Returns the transformers model with the same weights."""
     body, convert, settings = LAYOUTS[layout]
     name, options = BODIES[body]
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": 20000.0 if "jina" in layout else 160000.0}
@@ -162,7 +165,10 @@ def _build(hf: dict[str, Any]):
 
 
 def test_ntk_scaling_of_gte():
-    """The published code multiplies the base by the factor and divides by `factor ** (2 / dim)`, in float64 here."""
+    """The published code multiplies the rotary base by the factor and divides frequencies by `factor ** (2 / dim)`.
+
+    The test computes this in float64.
+    """
     model = _build(_gte(rope_theta=20000.0, rope_scaling={"type": "ntk", "factor": 8.0}))
     exponents = torch.arange(0, 64, 2, dtype=torch.float64) / 64
     theirs = 1 / (20000.0 * 8) ** exponents / 8 ** (2 / 64)

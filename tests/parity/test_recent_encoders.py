@@ -22,7 +22,7 @@ HEADS = {
     "ForTokenClassification": ("token_classify",),
     "ForQuestionAnswering": ("question_answer",),
 }
-"""Heads with their tasks."""
+"""The tasks of each head, by the end of the class name in transformers."""
 CASES = [
     (body, head)
     for body, (name, _) in BODIES.items()
@@ -32,7 +32,7 @@ CASES = [
 
 
 def reference(name: str, head: str, settings: dict[str, object]) -> nn.Module:
-    """A random model. Its norms and biases differ from one and zero, which would hide errors."""
+    """A random model of transformers. No norm weight is one and no bias is zero, because these values hide errors."""
     torch.manual_seed(1)
     settings = {**settings, "attn_implementation": "eager", "initializer_range": 0.2}
     config = getattr(transformers, f"{name}Config")(**settings)
@@ -58,7 +58,7 @@ def batch_of(model: nn.Module, device: torch.device) -> EncoderBatch:
 
 
 def one_by_one(model: nn.Module, batch: EncoderBatch) -> list:
-    """Results of the reference for each text, computed alone."""
+    """Results of the transformers model for each text, computed one text at a time."""
     outputs = []
     for start, end in zip(batch.offsets, batch.offsets[1:], strict=False):
         inputs = {"input_ids": batch.token_ids[None, start:end].cpu()}

@@ -1,6 +1,6 @@
-"""Every registered family is compared with its reference in at least two shapes.
+"""Every registered family is compared with its reference in at least two shapes (small configurations).
 
-For every generating family, beam search is compared in at least two shapes too.
+For every family that generates text, beam search is compared in at least two shapes too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 import transformers
 
 from models.families import FAMILIES
-from server.engine.process.loading import LoadedCheckpoint
+from server.engine.loading.loaded_checkpoint import LoadedCheckpoint
 from server.ipc.wire.descriptions import ModelSpec
 from tests.engine import test_speech
 from tests.engine.harness import Pair, as_transformers_settings, generate, reference, run
@@ -35,16 +35,16 @@ from tests.parity import (
 )
 from tests.parity.checkpoints import load, random_ids, save
 from tests.parity.decoder_cases import MORE_CASES
+from tests.parity.encoder_decoder_cases import CASES as SEQ2SEQ
 from tests.parity.recent_encoder_cases import BODIES as RECENT_BODIES
 from tests.parity.test_decoders import CASES as DECODERS
-from tests.parity.test_encoder_decoders import CASES as SEQ2SEQ
 from tests.parity.test_encoders import BODIES
 from tests.parity.test_sparse_encoder_decoders import CASES as SPARSE_SEQ2SEQ
 from tests.parity.test_sparse_encoders import CASES as SPARSE
 
 GENERATING_TASKS = {"generate", "translate"}
 TESTED_ELSEWHERE = {
-    # The text parts of these (with images) are `gemma3_text` and so on, with other tensor names.
+    # These also read images. Their text parts have separate model types, such as `gemma3_text`, and other tensor names.
     "gemma3": test_text_of_picture_models.test_text_part,
     **dict.fromkeys(test_text_of_further_picture_models.SHAPES, test_text_of_further_picture_models.test_text_part),
     "qwen3_5": test_text_of_picture_models.test_text_part_of_qwen,
@@ -67,17 +67,17 @@ WITHOUT_A_CLASS = (
     "voyage_qwen3",
     "jina_embeddings_v5",
 )
-"""Families whose code is published with their checkpoints, and which transformers has no class for."""
+"""Families that transformers has no class for. Their code is published with their checkpoints."""
 
 
 PICTURES = (
     dict.fromkeys(("gemma3", "modernvbert", "qwen3_5", "qwen3_5_moe"), 2) | test_text_of_further_picture_models.SHAPES
 )
-"""Number of shapes of models that also read pictures."""
+"""Number of shapes that other tests compare, per family that also reads pictures."""
 
 
 def model_type_of(stem: str) -> str:
-    """Model type of the configuration class with this prefix."""
+    """The model type of the transformers classes whose names start with `stem`."""
     return getattr(transformers, f"{stem}Config").model_type
 
 
@@ -87,7 +87,7 @@ def shapes_compared() -> Counter[str]:
     stems = [stem for stem, *_ in (BODIES | RECENT_BODIES | SPARSE | SPARSE_SEQ2SEQ).values()]
     found += Counter(model_type_of(stem) for stem in stems)
     found += Counter(model_type_of(stem) for stem, _ in ctc.SHAPES.values())
-    # `test_published_layouts` compares the same shapes under these other names.
+    # `test_published_layouts` compares the same shapes under other model types.
     found += Counter({"new": found["gte"], "embedding_gemma2": found["embedding_gemma2_text"]})
     found += Counter(dict.fromkeys(WITHOUT_A_CLASS, 2))
     found += Counter(config.model_type for _, config in test_clip.CASES.values())
@@ -103,13 +103,16 @@ def shapes_with_beams() -> Counter[str]:
 
 
 def generating_families() -> set[str]:
-    """Names of generating families that are not in `TESTED_ELSEWHERE`."""
+    """Names of the families that generate text and are not in `TESTED_ELSEWHERE`."""
     tasks = {name: set().union(*family.architectures.values()) for name, family in FAMILIES.items()}
     return {name for name, does in tasks.items() if does & GENERATING_TASKS} - TESTED_ELSEWHERE.keys()
 
 
 def further_shapes() -> dict[str, tuple[str, Any, Any]]:
-    """Architecture, configuration and change of shapes, so that two of each family are compared with beam search."""
+    """The shapes that are missing until two of each family are compared with beam search.
+
+    Per shape: the class, the configuration, and a function that changes the model, or None.
+    """
     elsewhere, found = shapes_with_beams(), {}
     cases = DECODERS | MORE_CASES | SEQ2SEQ
     for name, (architecture, config, *more) in reversed(cases.items()):
@@ -143,7 +146,7 @@ def test_family_without_comparison_is_detected():
 
 @pytest.mark.parametrize("name", FURTHER_SHAPES)
 def test_four_beams(name, tmp_path, device):
-    """The engine runs three prompts together; the tokens equal those of `generate` for each prompt alone."""
+    """The engine runs three prompts together and gives the tokens of transformers' `generate` for each prompt alone."""
     architecture, config, change = FURTHER_SHAPES[name]
     # `generate` of transformers fails for a T5 with more decoder layers than encoder layers.
     shallow = {"num_decoder_layers": 1} if hasattr(config, "num_decoder_layers") else {}

@@ -1,6 +1,6 @@
-"""Encoder-decoders with other heads equal transformers.
+"""Encoder-decoders with heads other than a language model head equal transformers.
 
-Classification and question answering use both stacks. Token classification with T5 uses the encoder alone.
+Classification and question answering use encoder and decoder. Token classification with T5 uses only the encoder.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def test_class_logits(name, labels, tmp_path, device):
 
 @torch.inference_mode()
 def test_another_start_token_is_detected(tmp_path, device):
-    """Negative control: with another first decoder token, the logits differ by far more than the tolerance."""
+    """Negative control: with a wrong first decoder token, the logits differ by far more than the tolerance."""
     oracle = saved(tmp_path, T5["t5"], "SequenceClassification", device)
     edit_config(tmp_path, decoder_start_token_id=9)
     loaded, batch = load(tmp_path, device), encoder_batch(TEXTS, device)

@@ -1,6 +1,6 @@
-"""`triptych serve` answers from one quantised checkpoint of each format, all in one server.
+"""One `triptych serve` answers from a quantised checkpoint of every format.
 
-compressed-tensors and GGUF are written by their own packages, the others by the recipes of `tests.weights`. The
+The packages `compressed-tensors` and `gguf` write their own formats, the functions of `tests.weights` the others. The
 log-probabilities of every answer are compared with those of the same weights in float32.
 """
 
@@ -41,7 +41,7 @@ SIZES = {
 }
 SMALL = LlamaConfig(**SIZES, hidden_size=64, intermediate_size=96, num_hidden_layers=2)
 WIDE = LlamaConfig(**SIZES, hidden_size=256, intermediate_size=256, num_hidden_layers=1)
-"""Settings for GGUF, whose K formats have blocks of 256 inputs."""
+"""The model for GGUF. Its rows are multiples of 256 inputs, the block size of the K formats."""
 
 
 def of_type(kind: gguf.GGMLQuantizationType) -> Quantize:
@@ -60,7 +60,7 @@ GGUF: dict[str, Quantize] = {
 
 
 def add_tokenizer(writer: gguf.GGUFWriter) -> None:
-    """Describe the tokenizer of the story model as the converter does."""
+    """Add the tokenizer of the story model to a GGUF file, as llama.cpp's converter does."""
     content = json.loads((HOME / stories.NAME / "tokenizer.json").read_text())
     ids, special = content["model"]["vocab"], {token["id"] for token in content["added_tokens"]}
     writer.add_tokenizer_model("gpt2")
@@ -74,7 +74,10 @@ def add_tokenizer(writer: gguf.GGUFWriter) -> None:
 
 
 def in_gguf(directory: Path, choose: Quantize, target: Path) -> tuple[Path, Path]:
-    """Write a checkpoint as a GGUF file, and its dequantised weights as a directory. Returns both paths."""
+    """Write a checkpoint as a quantised GGUF file, and as a directory with the dequantised weights.
+
+    Returns both paths.
+    """
     target.mkdir()
     chosen: dict[str, np.ndarray] = {}
 
@@ -127,7 +130,7 @@ def logprobs(choice: dict[str, Any]) -> list[float]:
 def test_answers_are_those_of_the_dequantised_weights(server: RunningServer, name: str) -> None:
     ours, plain = ask(server, name), ask(server, f"{name}-plain")
     if choice.kernels_are_built and name in (*KERNEL_FORMATS, *GGUF):
-        # Kernels round activations to int8, so log-probabilities differ by a part of their spread.
+        # Kernels round activations to int8, so log-probabilities differ by a fraction of their standard deviation.
         found, expected = torch.tensor(logprobs(ours)), torch.tensor(logprobs(plain))
         assert (found - expected).square().mean().sqrt() < 0.05 * expected.std()
     else:

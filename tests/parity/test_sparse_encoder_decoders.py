@@ -10,7 +10,7 @@ from torch import nn
 from models.config import ConfigError
 from models.families import family_of
 from models.layers.sparse_attention import TransientGlobalAttention
-from server.engine.process.loading import LoadedCheckpoint
+from server.engine.loading.loaded_checkpoint import LoadedCheckpoint
 from server.ipc.wire.descriptions import ModelSpec
 from tests.engine.harness import Pair, generate, reference, run
 from tests.parity.checkpoints import edit_config, forget_short_texts, load, random_ids, save, write_model
@@ -103,7 +103,7 @@ def pair(request, tmp_path_factory, device) -> Pair:
 
 @torch.inference_mode()
 def encoded(oracle, text):
-    """Encoder states of one text in transformers."""
+    """Encoder states that transformers computes for one text."""
     forget_short_texts(oracle)
     ids = torch.tensor([text], device=oracle.device)
     return oracle.get_encoder()(ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0]
@@ -120,7 +120,7 @@ def test_encoder_states(pair, device):
 
 @pytest.mark.parametrize("num_beams", [1, 4])
 def test_generated_texts(pair, num_beams):
-    """The engine runs all sources together; the tokens equal those of `generate` for each source alone."""
+    """The engine runs all sources together and gives the tokens of transformers' `generate` for each source alone."""
     sources = random_ids(VOCAB, (131, 40, 7, 66), seed=5)
     settings = {"max_new_tokens": 20, "num_beams": num_beams}
     results = run(pair.engine(), [generate(pair, index, text, **settings) for index, text in enumerate(sources)])
@@ -140,7 +140,7 @@ LONG = 2048
 
 @pytest.mark.parametrize("case", ["led", "longt5-local", "bigbird-pegasus"])
 def test_memory_grows_linearly_with_the_length(case, saved, device):
-    """No tensor is close to [seq, seq], and doubling the source at most doubles the largest tensor."""
+    """No tensor has nearly seq * seq elements, and a source of twice the length at most doubles the largest tensor."""
     family, options = CASES[case]
     options = {name: 2 * LONG if "position_embeddings" in name else value for name, value in options.items()}
     directory = saved(getattr(transformers, f"{family}Config")(**options), f"{family}ForConditionalGeneration")
@@ -151,7 +151,7 @@ def test_memory_grows_linearly_with_the_length(case, saved, device):
 
 
 def test_memory_of_summaries(saved, device):
-    """LongT5 with one summary per 16 tokens computes scores for 1/16 of all pairs, in addition to its window."""
+    """LongT5 with one summary per 16 tokens computes scores for the window and for 1/16 of all pairs of tokens."""
     config = transformers.LongT5Config(**_LONGT5, encoder_attention_type="transient-global")
     directory = saved(config, "LongT5EncoderModel")
     assert largest(load(directory, device).transformer, VOCAB, LONG) < config.num_heads * LONG * LONG / 8
@@ -166,7 +166,7 @@ def test_led_refuses_unsupported_settings():
 
 @torch.inference_mode()
 def test_led_has_no_global_tokens_by_default(tmp_path, device):
-    """`generate` uses no global tokens unless the caller passes them. With the first token global, results differ."""
+    """`generate` of transformers has no global tokens by default. A global first token would change the results."""
     oracle = save(tmp_path, transformers.LEDConfig(**_LED), "LEDForConditionalGeneration").to(device)
     (text,) = random_ids(VOCAB, [60])
     ids = torch.tensor([text], device=device)
@@ -192,7 +192,7 @@ def test_longt5_encoder_alone(tmp_path, device):
 
 @torch.inference_mode()
 def test_longt5_settings_before_transformers_5(tmp_path, device):
-    """Before transformers 5, `tie_word_embeddings: false` alone means version 1.1, with an untied, unscaled head."""
+    """Before transformers 5, `tie_word_embeddings: false` alone meant T5 version 1.1: an untied, unscaled head."""
     write_model(tmp_path, transformers.LongT5Config(**_WIDE_LONGT5), "LongT5ForConditionalGeneration", change=_untie)
     edit_config(tmp_path, scale_decoder_outputs=None, tie_word_embeddings=False)
     oracle = transformers.LongT5ForConditionalGeneration.from_pretrained(tmp_path).eval().to(device)

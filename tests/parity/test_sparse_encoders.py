@@ -1,4 +1,4 @@
-"""Encoders with sparse attention equal transformers, for texts shorter, equal to and much longer than the window."""
+"""Encoders with sparse attention equal transformers, for texts from shorter to much longer than the window."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def make(case, task, directory, device, **settings):
 
 
 def questions() -> list[list[int]]:
-    """Texts of the form: question, two separators, context, separator. The question has 1 to 35 tokens."""
+    """Token ids of texts: a question of 1 to 35 tokens, two separators, a context, a separator."""
     pairs = [(1, 1), (4, 3), (7, 90), (20, 60), (35, 80), (2, 14)]
     ids = iter(random_ids(VOCAB, [length for pair in pairs for length in pair], seed=8))
     return [[*question, SEPARATOR, SEPARATOR, *next(ids), SEPARATOR] for question in ids]
@@ -60,7 +60,7 @@ def questions() -> list[list[int]]:
 
 @torch.inference_mode()
 def one_by_one(oracle, texts):
-    """Results of transformers for each text alone."""
+    """Results of transformers, computed one text at a time."""
     outputs = []
     for text in texts:
         forget_short_texts(oracle)
@@ -72,8 +72,8 @@ def one_by_one(oracle, texts):
 def assert_equal(ours, read, texts, expected, atol=1e-4):
     """Compare the results of all texts in one batch, and of each text alone.
 
-    read: function from hidden states and batch to results.
-    expected: one tensor per text.
+    read: a function from the hidden states and the batch to the results.
+    expected: the expected result of each text.
     """
     batch = encoder_batch(texts, ours.transformer.device)
     together = read(ours.transformer.encode(batch), batch)
@@ -143,7 +143,10 @@ def test_token_class_logits(case, tmp_path, device):
 
 @every_case
 def test_answers(case, tmp_path, device):
-    """For BigBird, logits of question tokens are not compared: transformers subtracts a million from them."""
+    """Logits of answer spans.
+
+    For BigBird, transformers subtracts a million for question tokens, so these are left out.
+    """
     oracle, ours = make(case, "ForQuestionAnswering", tmp_path, device)
     texts = questions()
     if case.startswith("big-bird"):
@@ -166,7 +169,10 @@ def test_answers(case, tmp_path, device):
 @pytest.mark.parametrize("dtype, bound", [(torch.bfloat16, 0.03), (torch.float16, 0.005)], ids=str)
 @torch.inference_mode()
 def test_half_precision_is_close_to_float32(case, dtype, bound, tmp_path, device):
-    """Mean error relative to the standard deviation in float32; bfloat16 has 8 significant bits, float16 has 11."""
+    """The mean error of hidden states is small relative to their standard deviation.
+
+    bfloat16 has 8 significant bits, float16 has 11.
+    """
     oracle, _ = make(case, "Model", tmp_path, device)
     texts = random_ids(VOCAB, LENGTHS)
     expected = torch.cat([output.last_hidden_state[0] for output in one_by_one(oracle, texts)])
@@ -193,7 +199,7 @@ def _count_once(self, text):
 
 
 def _full_attention_too_long(self, text):
-    """Planted bug: a text with one token more than the limit of full attention still gets it."""
+    """Planted bug: full attention is used for a text one token longer than its limit."""
     return sparse.SparsePlan(0, None) if text.length == self.config.full_length + 1 else _BLOCKS(self, text)
 
 
@@ -243,7 +249,7 @@ LONG_CASES = {"longformer": "ForSequenceClassification", "big-bird": "Model"}
 
 @pytest.mark.parametrize("case", LONG_CASES)
 def test_memory_grows_linearly_with_the_length(case, tmp_path, device, monkeypatch):
-    """No tensor is close to [seq, seq], and doubling the text at most doubles the largest tensor."""
+    """No tensor has nearly seq * seq elements, and a text of twice the length at most doubles the largest tensor."""
     family, options = CASES[case]
     monkeypatch.setitem(CASES, case, (family, {**options, "max_position_embeddings": 2 * LONG + 2}))
     _, ours = make(case, LONG_CASES[case], tmp_path, device)
@@ -284,7 +290,7 @@ def test_text_without_separator_has_no_global_tokens(tmp_path, device):
 
 @pytest.mark.parametrize("length", [1024, 1000])
 def test_training_lengths_of_bigbird(length, tmp_path, device, monkeypatch):
-    """For 1024 tokens, a training length, transformers plans random blocks differently, with the same result."""
+    """For the training length 1024, transformers chooses random blocks by another function, with the same result."""
     family, options = CASES["big-bird"]
     options = {**options, "max_position_embeddings": 1100, "block_size": 16}
     monkeypatch.setitem(CASES, "big-bird", (family, options))

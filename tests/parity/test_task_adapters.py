@@ -1,4 +1,4 @@
-"""Adapters that change embeddings: those inside a checkpoint of Jina Embeddings 3 or 5, and those of peft."""
+"""LoRA adapters that change embeddings: those in checkpoints of Jina Embeddings 3 and 5, and those that peft saves."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from weights.own_adapters import adapter_directory
 
 TASKS = ["retrieval.query", "retrieval.passage", "separation", "classification", "text-matching"]
 USED = ("", "query", "passage", "query", "")
-"""Adapter of each text of the batch."""
+"""The adapter of each text in the batch; an empty name means none."""
 
 
 def _with_tasks(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Random factors for every matrix. Those of tables have the layout of a table, as in the published code."""
+    """Random adapter matrices for every weight matrix. For embedding tables, they have the published layout."""
     stored = dict(tensors)
     for name, tensor in tensors.items():
         if name.endswith(".original"):
@@ -42,7 +42,7 @@ def _with_tasks(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _merged(model: nn.Module, stored: dict[str, Tensor], task: int) -> nn.Module:
-    """The model of transformers with the weights of one task: `W + B A * alpha / rank`, or `W + A B` for a table."""
+    """The transformers model with one adapter merged: `W + B A * alpha / rank`, or `W + A B` for an embedding table."""
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     names = {"mixer.out_proj": "self_attn.o_proj", "encoder.layers": "layers", "roberta.": ""}
     for name in stored:
@@ -64,7 +64,7 @@ def _merged(model: nn.Module, stored: dict[str, Tensor], task: int) -> nn.Module
 
 
 def _mixed(models: dict[str, nn.Module], batch: EncoderBatch) -> Tensor:
-    """Expected hidden states: each text from the model of its adapter."""
+    """Expected hidden states: those of each text come from the model with its adapter merged."""
     outputs = {name: one_by_one(model, batch) for name, model in models.items()}
     return expected([outputs[name][index] for index, name in enumerate(USED)], "")
 
@@ -130,7 +130,7 @@ def test_a_task_is_stated_by_its_name(tmp_path: Path):
 
 @torch.inference_mode()
 def test_the_folder_of_a_task_in_the_checkpoint(tmp_path: Path, device: torch.device):
-    """Jina Embeddings 5 has an adapter of peft for each task, with names of tensors that begin with the layers."""
+    """Jina Embeddings 5 has a peft adapter in a folder per task. Its tensor names begin with `layers`."""
     model = write_jina5(tmp_path, "tied")
     merged = save_adapter(model, tmp_path / "adapters" / "retrieval", 6, task_type="FEATURE_EXTRACTION")
     settings = Settings(models=[f"jina={tmp_path}"], adapter=["find=retrieval@jina"])

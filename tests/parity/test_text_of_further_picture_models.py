@@ -1,4 +1,4 @@
-"""The text part of Gemma 3n, Gemma 4 and Llama 4 with pictures equals transformers; the other parts are left out."""
+"""The text part of Gemma 3n, Gemma 4 and Llama 4 checkpoints, which also read pictures, equals transformers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TOWER = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "n
 
 
 def _text(name):
-    """The configuration of a text part, from the cases of decoders."""
+    """The configuration of a text part, taken from the decoder cases."""
     return FURTHER_CASES[name][1]
 
 
@@ -56,7 +56,7 @@ CASES = {
     "llama4-two-experts": ("Llama4ForConditionalGeneration", lambda: _llama4("llama4-two-experts-plain-heads")),
 }
 SHAPES = {"gemma4": 2, "gemma4_unified": 2, "llama4": 2, "gemma3n": 2}
-"""Number of shapes per family in this file."""
+"""Number of shapes (small configurations) that this file compares, per family."""
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -71,7 +71,7 @@ def test_text_part(name, tmp_path, device):
 @pytest.mark.parametrize("name", ["gemma3n", "gemma3n-two-streams-uncorrected"])
 @torch.inference_mode()
 def test_text_part_of_gemma3n(name, tmp_path, device):
-    """Its vision part needs another library. The text part is saved alone, under its names in a whole checkpoint."""
+    """The vision part needs another library, so only the text part is saved, with its names from a whole checkpoint."""
     config = _text(name)
     oracle = save(tmp_path, config, "Gemma3nForCausalLM").to(device)
     as_gemma3n(tmp_path, config)
@@ -98,7 +98,7 @@ def _multimodal(kind):
 
 
 def as_gemma3n(directory, config):
-    """Rename a saved text part to that of a Gemma 3n with pictures, whose vision part is a model of another library."""
+    """Rewrite a saved text part with the names and settings that it has in a Gemma 3n checkpoint with pictures."""
     stored = load_file(directory / "model.safetensors")
     renamed = {key.replace("model.", "model.language_model.", 1): tensor for key, tensor in stored.items()}
     others = {f"model.{part}.weight": torch.ones(3) for part in ("vision_tower.stem", "embed_audio.norm")}
@@ -113,7 +113,7 @@ def as_gemma3n(directory, config):
 
 
 def _compare(oracle, model, device):
-    """Compare the logits, computed in chunks, and the greedy text."""
+    """Assert that the logits, computed in chunks, and the greedy text equal transformers."""
     texts = random_ids(VOCAB, LENGTHS, low=4)
     for text, hidden in zip(texts, chunked(Rows(model), texts), strict=True):
         expected = oracle(torch.tensor([text], device=device)).logits[0]

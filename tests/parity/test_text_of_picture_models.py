@@ -1,4 +1,4 @@
-"""The text part of models that also read pictures equals transformers. Tensors of Gemma 3 have two naming schemes."""
+"""The text part of models that also read pictures equals transformers, for both sets of tensor names of Gemma 3."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LENGTHS = (1, 7, 23, 12)
 
 
 def gemma3_config(**changes):
-    """Configuration of a small Gemma 3 that reads pictures. changes: settings of its text part."""
+    """Configuration of a small Gemma 3 that reads pictures. changes: changed settings of its text part."""
     text = {
         "vocab_size": VOCAB,
         "hidden_size": 32,
@@ -56,7 +56,7 @@ def test_text_part(in_memory, changes, tmp_path, device):
 
 
 def _as_in_memory(name: str) -> str:
-    """Translate the name of a tensor in the file to its name in a loaded model of transformers 5."""
+    """The name that a tensor of the file has in a loaded model of transformers 5."""
     return "model." + name.replace("language_model.model.", "language_model.", 1)
 
 
@@ -101,7 +101,7 @@ _QWEN = {"qwen3_5": ("Qwen3_5", {"intermediate_size": 56}), "qwen3_5_moe": ("Qwe
 
 
 def qwen_case(name, tied=False):
-    """Architecture and configuration of a small Qwen3.5 that reads pictures."""
+    """Class name and configuration of a small Qwen3.5 that reads pictures."""
     stem, more = _QWEN[name]
     config = getattr(transformers, f"{stem}Config")(
         text_config={**_QWEN_TEXT, **more, "tie_word_embeddings": tied},

@@ -28,7 +28,7 @@ PUBLISHED = {
     "distil-large-v3": {"encoder_layers": 4, "decoder_layers": 2, "num_mel_bins": 128, "max_source_positions": 30},
     "distil-small.en": {"encoder_layers": 3, "decoder_layers": 1, "num_mel_bins": 80, "d_model": 48},
 }
-"""Settings in which published checkpoints differ from the first ones, shrunk: stacks of different depths, mel bands."""
+"""What later checkpoints have instead of the first ones' settings: depths of encoder and decoder, mel bands."""
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -59,7 +59,7 @@ def recordings(oracle) -> list[torch.Tensor]:
 
 @torch.inference_mode()
 def expected(oracle, clips, targets):
-    """Encoder states, last decoder states and logits of each recording, computed one recording at a time."""
+    """Encoder states, last decoder states and logits of transformers for each recording, one recording at a time."""
     results = []
     for clip, target in zip(clips, targets, strict=True):
         output = oracle(
@@ -105,7 +105,7 @@ def test_greedy_text(pair):
 
 
 def test_recording_in_a_batch_equals_the_recording_alone(pair, device):
-    """Encoder states of recordings with even and odd lengths are the same in a batch and alone."""
+    """Recordings with even and odd lengths have the same encoder states in a batch as alone."""
     oracle, loaded, _ = pair
     clips = [recording[:length] for recording, length in zip(recordings(oracle), (9, 40, 1, 24), strict=True)]
     with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""The language model of checkpoints that also read pictures equals transformers; the other parts are left out."""
+"""The language model inside checkpoints that also read pictures equals transformers. We do not load other parts."""
 
 from __future__ import annotations
 
@@ -186,23 +186,23 @@ CASES = {
     "kimi_k25": ("kimi_k25", {"model_type": "deepseek_v3", **_TEXT, **_LATENT}, _TOWER, {"image_token_id": 5}),
 }
 NEED_TIMM = {"fast_vlm": "qwen2", "perception_lm": "llama"}
-"""Wrappers whose part for pictures is a model of another library, with their language model."""
+"""Model types whose vision part needs the library timm, each with the model type of its language model."""
 _SAVED_NAMES = {
     "language_model.model.blocks.": "language_model.model.layers.",
     "language_model.model.encoder.layers.": "language_model.model.layers.",
 }
-"""Names that transformers 5.23 writes for some wrappers by mistake, and those of the published files."""
+"""Parts of tensor names that transformers 5.23 writes by mistake, each with the part in the published files."""
 
 
 def case(name: str):
-    """Architecture and configuration of a small wrapper."""
+    """Class name and configuration of a small model that wraps a language model."""
     kind, text, tower, more = CASES[name]
     config_class = transformers.AutoConfig.for_model(kind).__class__
     return WRAPPERS[kind].architecture, config_class(text_config=dict(text), vision_config=dict(tower), **more)
 
 
 def compare(oracle, model, device) -> None:
-    """Compare the logits, computed in chunks, and the greedy text."""
+    """Assert that the logits, computed in chunks, and the greedy text equal transformers."""
     texts = random_ids(VOCAB - 8, LENGTHS, low=8)
     for text, hidden in zip(texts, chunked(Rows(model), texts), strict=True):
         expected = oracle(torch.tensor([text], device=device)).logits[0]
@@ -226,7 +226,7 @@ def test_language_model(name, tmp_path, device):
 
 
 def _rename(directory, names):
-    """Replace parts of tensor names. names: new parts by old ones."""
+    """Rename the tensors of a checkpoint. names: maps an old part of a name to the new one."""
     stored = load_file(directory / "model.safetensors")
     for old, new in names.items():
         stored = {key.replace(old, new): tensor for key, tensor in stored.items()}
@@ -263,7 +263,7 @@ def test_published_experts_of_qwen3_vl_moe_are_transposed(tmp_path, device):
 @pytest.mark.parametrize("name", ["mistral3", "qwen3_vl", "smolvlm"])
 @torch.inference_mode()
 def test_names_in_memory(name, tmp_path, device):
-    """Files of transformers 5 may have the names of its modules, where published files have older ones."""
+    """Files may have the tensor names of transformers 5 instead of the older names of published files."""
     architecture, config = case(name)
     oracle = save(tmp_path, config, architecture).to(device)
     save_file(
@@ -278,7 +278,7 @@ def test_names_in_memory(name, tmp_path, device):
 
 @torch.inference_mode()
 def test_flat_settings_of_the_first_qwen_vl(tmp_path, device):
-    """The first releases have no `text_config`, the rope type `mrope`, and no `language_model` in their names."""
+    """The first releases have no `text_config`, have the rope type `mrope`, and no `language_model` in tensor names."""
     architecture, config = case("qwen2_5_vl")
     oracle = save(tmp_path, config, architecture).to(device)
     settings = json.loads((tmp_path / "config.json").read_text())
@@ -308,7 +308,7 @@ def test_every_wrapper_and_every_language_model_is_compared():
 @pytest.mark.parametrize("text", [None, {}, {"num_hidden_layers": 3}], ids=["none", "empty", "one"])
 @pytest.mark.parametrize("kind", WRAPPERS)
 def test_settings_that_are_left_out_have_the_defaults_of_transformers(kind, text):
-    """The configuration is the same, whether `text_config` states all its settings, few, or is left out."""
+    """The configuration is the same whether `text_config` has all settings, only a few, or is missing."""
     config_class = type(transformers.AutoConfig.for_model(kind))
     model_type = config_class().text_config.model_type
     stated = {} if text is None else {"text_config": {"model_type": model_type, **text}}
@@ -322,7 +322,7 @@ def test_settings_that_are_left_out_have_the_defaults_of_transformers(kind, text
 
 
 def test_other_language_models_are_refused_by_name():
-    """Some scale embeddings or logits, which their wrappers do not."""
+    """Only listed language models are accepted. Others scale embeddings or logits, which their wrappers do not."""
     hf = {"model_type": "llava", "text_config": {"model_type": "granite"}}
     with pytest.raises(ConfigError, match=r"'granite' is not supported in llava, only llama, mistral"):
         family_of(hf)

@@ -1,4 +1,4 @@
-"""The folder with the unpacked packages. Without it, the tests of this room are skipped."""
+"""Find the published files that `tests.published.fetch` has unpacked. Without them, the tests here are skipped."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def packages() -> Path:
 
 
 def found(pattern: str) -> list[Path]:
-    """Files of the packages; empty without the packages."""
+    """The unpacked files that match a pattern. Empty if there are none."""
     return sorted(PACKAGES.glob(pattern))

@@ -1,8 +1,8 @@
-"""Download the packages with published tokenizers, templates and weights, and unpack what the tests read.
+"""Download packages with published tokenizers, templates and weights, and unpack the files that the tests read.
 
     python -m tests.published.fetch build/published
 
-A package that is unpacked already is not downloaded again. The packages of npm need `npm`.
+A package that is already unpacked is not downloaded again. The packages of npm need the program `npm`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def fetch(target: Path) -> None:
 
 
 def _once(folder: Path, unpack: Callable[[Path], None]) -> None:
-    """Fill a folder, which appears when it is complete."""
+    """Fill a folder by `unpack`, unless it exists. The folder appears only when it is complete."""
     if folder.exists():
         return
     print(f"downloading {folder.name}", flush=True)
@@ -52,7 +52,7 @@ def _download(folder: Path, package: str, *options: str) -> Path:
 
 
 def _llama_cpp(folder: Path) -> None:
-    """The vocabularies and templates in the source distribution."""
+    """Unpack the vocabularies and templates from the source distribution of llama-cpp-python."""
     with TemporaryDirectory() as place:
         _unpack(_download(Path(place), LLAMA_CPP, "--no-binary", ":all:"), folder, "vendor/llama.cpp/models/")
 
@@ -74,7 +74,7 @@ def _tokenizer(folder: Path, name: str) -> None:
 
 
 def _unpack(file: Path, folder: Path, within: str) -> None:
-    """Unpack the files below `within`, which follows the first folder of the archive."""
+    """Unpack the files below `within` from an archive. `within` is a path in the archive's first folder."""
     with tarfile.open(file) as archive:
         for member in archive:
             _, _, path = member.name.partition("/")

@@ -1,4 +1,4 @@
-"""Published GGUF vocabularies give the token ids that llama.cpp's own test expects, which are those of transformers."""
+"""Published GGUF vocabularies give the token ids that llama.cpp's tests expect, which come from transformers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ SEPARATOR = "\n__ggml_vocab_test__\n"
 EXPECTED = found("llama.cpp/ggml-vocab-*.gguf.inp")
 UNTESTED = [path for path in found("llama.cpp/ggml-vocab-*.gguf") if not path.with_name(f"{path.name}.inp").exists()]
 REFUSED = {"aquila": "pre-tokenizer", "baichuan": "", "gpt-neox": "", "nomic-bert-moe": ""}
-"""Vocabularies without expected ids: a part of the error for those that are refused; empty for those that load."""
+"""Vocabularies without expected ids. Each has a part of its error message, which is empty if it loads."""
 
 
 NORMALIZED = frozenset({"qwen35"})
-"""Vocabularies whose tokenizer normalizes texts to the form NFC in transformers, which llama.cpp does not."""
+"""Vocabularies for which transformers normalises texts to NFC, while llama.cpp does not."""
 
 
 def name_of(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Published chat templates render as in transformers, to the letter."""
+"""Published chat templates render to exactly the same text as in transformers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEMPLATES = found("llama.cpp/templates/*.jinja")
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
 MAX_CHARACTERS = 1 << 20
 NEEDS_MORE = frozenset({"fireworks-ai-llama-3-firefunction-v2"})
-"""Templates that need variables besides those of transformers, so that they render there for no conversation."""
+"""Templates that need more variables than transformers gives, so that transformers can render no conversation."""
 TOOL = {
     "type": "function",
     "function": {

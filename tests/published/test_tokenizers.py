@@ -1,4 +1,4 @@
-"""Published `tokenizer.json` files give the ids and texts of the library that wrote them."""
+"""Published `tokenizer.json` files give the same ids and texts as the `tokenizers` library."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_ids_and_texts(checkpoint: Path) -> None:
 
 
 def test_loading_takes_little_longer_than_the_library_itself(checkpoint: Path, record_property) -> None:
-    """The ratio of processor times of one run; the best of three of each."""
+    """Compares processor times in this process, the best of three for each."""
 
     def seconds(load) -> float:
         def once() -> float:

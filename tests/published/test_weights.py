@@ -1,4 +1,4 @@
-"""Published weights give the texts and vectors that transformers computes with them."""
+"""Published weights give the same texts and embeddings as in transformers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def single(pattern: str) -> Path:
 
 
 def test_smollm2_writes_the_text_of_transformers(tmp_path: Path) -> None:
-    """The GGUF file as it is served in float32, against transformers with the dequantised weights."""
+    """We serve a GGUF file in float32; transformers computes with its dequantised weights."""
     file = single("smollm2/**/*.gguf")
     options = {"gguf_file": file.name, "dtype": torch.float32}
     theirs = transformers.AutoModelForCausalLM.from_pretrained(file.parent, **options).eval()
@@ -43,7 +43,7 @@ def test_smollm2_writes_the_text_of_transformers(tmp_path: Path) -> None:
             sequence = torch.tensor([[*ids, *choice["token_ids"]]])
             with torch.no_grad():
                 logits = theirs(sequence).logits[0, len(ids) - 1 : -1]
-            # int8 activations of the kernels move logits; a token that is not the likeliest one must be close to it.
+            # Kernels round activations to int8, which changes logits. A chosen token must be nearly the likeliest.
             chosen = logits[torch.arange(len(logits)), choice["token_ids"]]
             assert (logits.max(1).values - chosen).max() < 0.5, prompt
             assert (logits.argmax(1) == torch.tensor(choice["token_ids"])).float().mean() > 0.9

@@ -1,4 +1,4 @@
-"""A Ray cluster of two nodes on this machine that runs deploy/ray/serve.yaml with the demo models."""
+"""Fixtures: a Ray cluster of two nodes on this machine that runs deploy/ray/serve.yaml with the demo models."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ CONFIGURATION = REPOSITORY / "deploy" / "ray" / "serve.yaml"
 KEY = "a-key-of-the-tests"
 OBJECT_STORE_BYTES = 100 << 20
 HEAD = "head"
-"""A resource of the first node alone."""
+"""The name of a Ray resource that only the first node has."""
 
-# Set before ray is imported, because it reads these variables once. Without a token here, Ray would write one to the
-# home directory, or let every local user in.
+# Set before ray is imported, because it reads these variables only then. Without a token here, Ray would write one to
+# the home directory, or give every local user access.
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 
 @dataclass
 class RunningCluster:
-    """Two nodes with the application. url: address of the HTTP proxy. log: directory with the logs of Ray."""
+    """A cluster that runs the application. url: address of its HTTP proxy. log: directory with the logs of Ray."""
 
     cluster: Any
     second_node: Any
@@ -53,7 +53,7 @@ class RunningCluster:
         return httpx.post(self.url + path, json=body, timeout=HANG_SECONDS, **{"headers": self.headers, **more})
 
     def metric(self, name: str, **labels: str) -> float:
-        """Sum of a metric over all replicas, of the samples with these labels."""
+        """The sum of a metric's samples with these labels, over all replicas."""
         total = 0.0
         for line in self.get("/metrics").text.splitlines():
             sample, _, value = line.rpartition(" ")
@@ -64,23 +64,23 @@ class RunningCluster:
         return total
 
     def replica_processes(self) -> list[psutil.Process]:
-        """The processes of the replicas."""
+        """The processes in which replicas run."""
         return [process for process in _descendants() if "ServeReplica:triptych:triptych" in _command(process)]
 
     def replica_names(self) -> set[str]:
-        """The replicas that answer."""
+        """The names of the replicas that answer a request for their metrics."""
         lines = [
             line for line in self.get("/metrics").text.splitlines() if line.startswith("triptych_requests_running{")
         ]
         return {line.partition('replica="')[2].partition('"')[0] for line in lines}
 
     def log_text(self) -> str:
-        """Text that the processes of Ray wrote to stderr."""
+        """All text that Ray's worker processes wrote to standard error."""
         return "".join(path.read_text(errors="replace") for path in self.log.glob("worker-*.err"))
 
 
 def engine_workers(of: psutil.Process | None = None) -> list[psutil.Process]:
-    """The engine workers below a process, by default below this one."""
+    """The engine workers among the descendants of a process, by default those of the test process."""
     return [process for process in _descendants(of) if "server.engine.process.worker" in _command(process)]
 
 
@@ -104,7 +104,10 @@ def _free_port() -> int:
 
 
 def _configuration(port: int, min_replicas: int, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The configuration of deploy/ray, for small machines and a fast test. arguments: further ones of the builder."""
+    """The configuration of deploy/ray, changed for small machines and a fast test.
+
+    arguments: more arguments for the function that builds the application.
+    """
     configuration = yaml.safe_load(CONFIGURATION.read_text())
     configuration["proxy_location"] = "HeadOnly"
     configuration["http_options"] = {"host": "127.0.0.1", "port": port}
@@ -128,7 +131,7 @@ def _configuration(port: int, min_replicas: int, arguments: dict[str, Any]) -> d
 
 @contextlib.contextmanager
 def running_cluster(directory: Path, min_replicas: int = 1, **arguments: Any) -> Iterator[RunningCluster]:
-    """A cluster whose application is ready. arguments: settings of the replicas."""
+    """Start a cluster and wait until its application is ready. arguments: settings of the replicas."""
     ray = pytest.importorskip("ray")
     cluster_utils = pytest.importorskip("ray.cluster_utils")
     port = _free_port()

@@ -90,7 +90,7 @@ def test_a_dead_worker_is_replaced_inside_its_replica(cluster: RunningCluster) -
 
 @dataclass
 class Stream:
-    """The events of a stream that a client has received. whole: it ended with its last event."""
+    """The events of a stream that a client has received. whole: whether the last one is `done`."""
 
     events: list[str] = field(default_factory=list)
     status: int = 0
@@ -103,7 +103,7 @@ class Stream:
 
 @dataclass
 class Load:
-    """Clients that send requests until they are told to stop. begun: set when a stream has begun."""
+    """Clients that send requests until `stopped` is set. begun: set when a stream has sent its first event."""
 
     cluster: RunningCluster
     stopped: Event = field(default_factory=Event)
@@ -136,7 +136,7 @@ class Load:
 
 
 def run_load(cluster: RunningCluster, during: Callable[[Load], None]) -> Load:
-    """Run clients, call `during`, and return when every client has its last answer."""
+    """Run clients, call `during` once a stream has begun, stop the clients and wait for their last answers."""
     load = Load(cluster)
     with ThreadPoolExecutor(20) as pool:
         clients = [pool.submit(client) for client in [load.ask] * 12 + [load.stream] * 8]
@@ -151,7 +151,7 @@ def run_load(cluster: RunningCluster, during: Callable[[Load], None]) -> Load:
 
 
 def check_nothing_lost(load: Load) -> None:
-    """Every answer that had not begun is there, and no stream that was cut looks complete."""
+    """Every request has an answer, except streams that broke after an event. No stream that broke looks complete."""
     cut = sum(stream.broken for stream in load.streams)
     print(f"{len(load.answers)} answers, {len(load.streams)} streams, {cut} of them cut")
     assert {answer.status_code for answer in load.answers} == {200}

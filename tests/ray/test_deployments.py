@@ -1,4 +1,7 @@
-"""The ingress and the replica with stand-ins for the handle and the server. They need the package, but no cluster."""
+"""The ingress and the replica of the Ray application, with stand-ins for Ray's handle and for our server.
+
+The tests need the package ray, but no cluster.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ Answer = Callable[[], AsyncGenerator[list[Any], None]]
 
 
 class FakeResponse:
-    """A response of the handle. cancelled: it was cancelled."""
+    """A stand-in for a response of Ray's handle. cancelled: whether `cancel` was called."""
 
     def __init__(self, batches: AsyncGenerator[list[Any], None]) -> None:
         self._batches = batches
@@ -46,7 +49,7 @@ class FakeResponse:
 
 
 class FakeHandle:
-    """A handle whose replicas answer with `answers`, in this order. requests: what they received."""
+    """A stand-in for Ray's handle, which returns `answers` one after the other. requests: the requests it received."""
 
     def __init__(self, *answers: Answer) -> None:
         self._answers = list(answers)
@@ -209,7 +212,7 @@ def test_a_replica_reports_its_models_and_their_queues() -> None:
 
 
 def fake_replica(**state: Any) -> Any:
-    """A replica that has loaded its models. state: the values of `ready` and `failed` of its server."""
+    """A replica whose models are loaded. state: values for `ready` and `failed` of its server."""
     one = replica.Replica.__new__(replica.Replica)
     server = SimpleNamespace(ready=True, failed=False) if not state else SimpleNamespace(**state)
     one._server = SimpleNamespace(state=server, lifecycle=server)  # type: ignore[assignment]

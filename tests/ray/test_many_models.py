@@ -1,4 +1,4 @@
-"""Two replicas on two nodes that declare the same models: each model is loaded in one of them."""
+"""Two replicas on two nodes that declare the same models: only one of them loads each model."""
 
 from __future__ import annotations
 

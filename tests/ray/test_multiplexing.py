@@ -1,4 +1,4 @@
-"""Which replica gets a request, by the model that it names. Needs no Ray."""
+"""The choice of a replica for a request, by the request's model. Ray need not be installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.ray.test_parts import Context
 
 
 def reports(**loaded: str) -> dict[str, ReplicaModels]:
-    """Reports of replicas. loaded: names of the models of each one, separated by spaces."""
+    """The reports of replicas. loaded: by replica, the names of its loaded models, separated by spaces."""
     return {name: ReplicaModels(frozenset(models.split())) for name, models in loaded.items()}
 
 
@@ -82,7 +82,7 @@ def test_the_name_of_the_model_is_found(path: str, body: bytes, model: str) -> N
 
 
 class ModelContext(Context):
-    """Figures with those of single models. by_model: running and waiting sequences in each replica, by model."""
+    """Metrics for an autoscaling policy. by_model: running and waiting sequences in each replica, by model."""
 
     by_model: dict[str, tuple[list[float], list[float]]]
 

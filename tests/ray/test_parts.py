@@ -1,4 +1,4 @@
-"""The parts of the Ray Serve application that need no Ray."""
+"""The parts of the Ray Serve application that run without Ray."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_metrics_of_all_replicas_are_on_one_page() -> None:
 
 @dataclass
 class Context:
-    """The figures that Ray Serve gives an autoscaling policy."""
+    """A stand-in for the metrics that Ray Serve gives an autoscaling policy."""
 
     current_num_replicas: int = 2
     target_num_replicas: int = 2

@@ -1,4 +1,4 @@
-"""Chat templates in the style of published checkpoints, conversations to render, and hostile templates."""
+"""Chat templates like those of published checkpoints, conversations to render with them, and hostile templates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Train tiny tokenizers and write them to a directory in the files of published checkpoints."""
+"""Train tiny tokenizers and write them to a directory, in the same files as published checkpoints have."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _write(directory: Path, **files: object) -> Path:
 
 
 def write_bert(directory: Path, lower: bool = True, clean_up: bool = False) -> Path:
-    """`vocab.txt` only, as in the first BERT checkpoints."""
+    """Write only `vocab.txt`, as in the first BERT checkpoints."""
     config = {"tokenizer_class": "BertTokenizer", "do_lower_case": lower, "model_max_length": 512}
     _write(
         directory, tokenizer_config={**config, "clean_up_tokenization_spaces": clean_up}, config={"model_type": "bert"}
@@ -74,7 +74,7 @@ def write_bert(directory: Path, lower: bool = True, clean_up: bool = False) -> P
 
 
 def write_byte_level(directory: Path, kind: str) -> Path:
-    """`vocab.json` and `merges.txt` of GPT-2 or RoBERTa."""
+    """Write `vocab.json` and `merges.txt`, as for GPT-2 or RoBERTa."""
     special = {"gpt2": ["<|endoftext|>"], "roberta": ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]}[kind]
     _write(directory, config={"model_type": kind})
     backend = Tokenizer(models.BPE())
@@ -89,7 +89,7 @@ def write_byte_level(directory: Path, kind: str) -> Path:
 
 
 def write_llama(directory: Path) -> Path:
-    """`tokenizer.json` of a SentencePiece BPE model with byte fallback, as in LLaMA 2."""
+    """Write a `tokenizer.json` of a SentencePiece BPE model with byte fallback, as in LLaMA 2."""
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": "<s>",
@@ -118,7 +118,7 @@ def write_llama(directory: Path) -> Path:
 
 
 def write_t5(directory: Path) -> Path:
-    """`spiece.model` only, with ten sentinels."""
+    """Write only `spiece.model`, for a T5 with ten sentinel tokens."""
     _write(directory, tokenizer_config={"tokenizer_class": "T5Tokenizer", "extra_ids": 10}, config={"model_type": "t5"})
     train_sentencepiece(directory / "spiece", CORPUS, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
     (directory / "spiece.vocab").unlink()
@@ -126,7 +126,7 @@ def write_t5(directory: Path) -> Path:
 
 
 def write_marian(directory: Path, clean_up: bool = False) -> Path:
-    """`source.spm`, `target.spm` and one vocabulary for both, with two target languages."""
+    """Write `source.spm`, `target.spm` and a vocabulary for both, with two target languages."""
     config = {"source_lang": "en", "target_lang": "roa", "tokenizer_class": "MarianTokenizer", "model_max_length": 512}
     _write(
         directory,
@@ -146,7 +146,7 @@ def write_marian(directory: Path, clean_up: bool = False) -> Path:
 
 
 def write_fsmt(directory: Path, languages: Sequence[str] = ("en", "ru"), **settings: object) -> Path:
-    """`vocab-src.json`, `vocab-tgt.json` with other ids, and `merges.txt`."""
+    """Write `merges.txt` and two vocabularies with different ids, `vocab-src.json` and `vocab-tgt.json`."""
     config = {"model_type": "fsmt", "langs": list(languages)}
     _write(directory, tokenizer_config={"langs": list(languages), **settings}, config=config)
     special, pieces = ("<s>", "<pad>", "</s>", "<unk>"), _moses_pieces(directory)
@@ -156,7 +156,7 @@ def write_fsmt(directory: Path, languages: Sequence[str] = ("en", "ru"), **setti
 
 
 def write_biogpt(directory: Path, **settings: object) -> Path:
-    """`vocab.json` and `merges.txt`. Without settings, `config.json` alone tells the tokenizer's class."""
+    """Write `vocab.json` and `merges.txt`. Without `settings`, only `config.json` shows the tokenizer's class."""
     _write(directory, config={"model_type": "biogpt"})
     if settings:
         _write(directory, tokenizer_config={"tokenizer_class": "BioGptTokenizer", **settings})
@@ -165,7 +165,7 @@ def write_biogpt(directory: Path, **settings: object) -> Path:
 
 
 def _moses_pieces(directory: Path) -> list[str]:
-    """Write `merges.txt` with a frequency in each line, as fairseq does. Returns the pieces of words."""
+    """Write `merges.txt` with a frequency in each line, as fairseq does. Returns the pieces of the vocabulary."""
     backend = Tokenizer(models.BPE(end_of_word_suffix="</w>"))
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     trainer = trainers.BpeTrainer(vocab_size=400, end_of_word_suffix="</w>", show_progress=False)
@@ -177,7 +177,7 @@ def _moses_pieces(directory: Path) -> list[str]:
 
 
 def write_clip(directory: Path) -> Path:
-    """`vocab.json` and `merges.txt` of lower-case words whose last piece ends in `</w>`."""
+    """Write `vocab.json` and `merges.txt`, for lower-case words whose last piece ends in `</w>`."""
     config = {"tokenizer_class": "CLIPTokenizer", "model_max_length": 40}
     _write(directory, tokenizer_config=config, config={"model_type": "clip"})
     backend = Tokenizer(models.BPE(end_of_word_suffix="</w>"))
@@ -195,7 +195,7 @@ def write_clip(directory: Path) -> Path:
 
 
 def write_pegasus(directory: Path) -> Path:
-    """`spiece.model` only; masks and unused tokens precede the pieces."""
+    """Write only `spiece.model`. In the ids of Pegasus, mask tokens and unused tokens precede the pieces."""
     _write(directory, tokenizer_config={"tokenizer_class": "PegasusTokenizer"}, config={"model_type": "pegasus"})
     train_sentencepiece(directory / "spiece", CORPUS, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
     (directory / "spiece.vocab").unlink()
@@ -203,7 +203,7 @@ def write_pegasus(directory: Path) -> Path:
 
 
 def write_bigbird_pegasus(directory: Path) -> Path:
-    """`spiece.model` only; no tokens precede the pieces."""
+    """Write only `spiece.model`. Unlike in Pegasus, no further tokens precede the pieces."""
     settings = {"tokenizer_class": "PegasusTokenizer", "offset": 0, "mask_token_sent": None, "mask_token": "[MASK]"}
     _write(directory, tokenizer_config=settings, config={"model_type": "bigbird_pegasus"})
     own = {"pad_id": 0, "eos_id": 1, "unk_id": 3, "bos_id": 2, "control_symbols": ["[MASK]"]}
@@ -213,7 +213,7 @@ def write_bigbird_pegasus(directory: Path) -> Path:
 
 
 def write_blenderbot_small(directory: Path) -> Path:
-    """`vocab.json` and `merges.txt` of lower-case words; a piece ends in `@@` unless it is the last of its word."""
+    """Write `vocab.json` and `merges.txt`, for lower-case words whose pieces end in `@@`, except for the last one."""
     kind = {"model_type": "blenderbot-small"}
     _write(directory, tokenizer_config={"tokenizer_class": "BlenderbotSmallTokenizer"}, config=kind)
     backend = Tokenizer(models.BPE(end_of_word_suffix="</w>"))
@@ -229,12 +229,12 @@ def write_blenderbot_small(directory: Path) -> Path:
 
 
 def write_byt5(directory: Path) -> Path:
-    """Configuration files only: a ByT5 tokenizer has no vocabulary file."""
+    """Write only configuration files, because a ByT5 tokenizer has no vocabulary file."""
     return _write(directory, tokenizer_config={"tokenizer_class": "ByT5Tokenizer"}, config={"model_type": "t5"})
 
 
 def write_mbart(directory: Path, kind: str = "MBart") -> Path:
-    """`sentencepiece.bpe.model` only, of mBART or mBART-50 (kind `MBart50`)."""
+    """Write only `sentencepiece.bpe.model`, for mBART or (kind `MBart50`) mBART-50."""
     _write(directory, tokenizer_config={"tokenizer_class": f"{kind}Tokenizer"}, config={"model_type": "mbart"})
     train_sentencepiece(directory / "sentencepiece.bpe", CORPUS, unk_id=0, bos_id=1, eos_id=2, pad_id=-1)
     (directory / "sentencepiece.bpe.vocab").unlink()
@@ -244,7 +244,7 @@ def write_mbart(directory: Path, kind: str = "MBart") -> Path:
 def write_sentencepiece_llama(
     directory: Path, legacy: bool = False, symbols: Sequence[str] = (), **settings: object
 ) -> Path:
-    """`tokenizer.model` only: a BPE model with byte fallback that keeps white space, as in the first LLaMA."""
+    """Write only `tokenizer.model`: a BPE model with byte fallback that keeps white space, as in the first LLaMA."""
     config = {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "legacy": legacy, **settings}
     _write(directory, tokenizer_config=config, config={"model_type": "llama"})
     train_sentencepiece(
@@ -266,7 +266,7 @@ def write_sentencepiece_llama(
 
 
 def write_xlm_roberta(directory: Path, name: str = "XLMRoberta") -> Path:
-    """`sentencepiece.bpe.model` only. name: prefix of the tokenizer class (`XLMRoberta`, `Camembert`)."""
+    """Write only `sentencepiece.bpe.model`. name: prefix of the tokenizer class (`XLMRoberta` or `Camembert`)."""
     _write(directory, tokenizer_config={"tokenizer_class": f"{name}Tokenizer"})
     train_sentencepiece(directory / "sentencepiece.bpe", CORPUS, unk_id=0, bos_id=1, eos_id=2)
     (directory / "sentencepiece.bpe.vocab").unlink()
@@ -274,7 +274,7 @@ def write_xlm_roberta(directory: Path, name: str = "XLMRoberta") -> Path:
 
 
 def write_plbart(directory: Path, **settings: object) -> Path:
-    """`sentencepiece.bpe.model` only, of source code and its descriptions."""
+    """Write only `sentencepiece.bpe.model`, trained on source code and its descriptions."""
     config = {"tokenizer_class": "PLBartTokenizer", **settings}
     _write(directory, tokenizer_config=config, config={"model_type": "plbart"})
     train_sentencepiece(directory / "sentencepiece.bpe", CORPUS, unk_id=0, bos_id=1, eos_id=2)
@@ -283,7 +283,7 @@ def write_plbart(directory: Path, **settings: object) -> Path:
 
 
 def write_m2m_100(directory: Path, listed: bool = True) -> Path:
-    """`sentencepiece.bpe.model` and `vocab.json`. listed: whether the languages are listed as special tokens."""
+    """Write `sentencepiece.bpe.model` and `vocab.json`. listed: whether languages are listed as special tokens."""
     prefix = directory / "sentencepiece.bpe"
     _write(directory, tokenizer_config={"tokenizer_class": "M2M100Tokenizer"}, config={"model_type": "m2m_100"})
     train_sentencepiece(prefix, CORPUS, unk_id=0, bos_id=1, eos_id=2, pad_id=-1, model_type="bpe")
@@ -297,7 +297,7 @@ def write_m2m_100(directory: Path, listed: bool = True) -> Path:
 
 
 def write_nllb(directory: Path, **config: object) -> Path:
-    """`tokenizer.json` of a BPE model with fairseq's first ids and FLORES codes. Its template is that of Zulu."""
+    """Write a `tokenizer.json` of a BPE model with fairseq's first ids and FLORES codes, saved for Zulu."""
     _write(
         directory,
         tokenizer_config={"tokenizer_class": "NllbTokenizer", "extra_special_tokens": list(FLORES), **config},
@@ -319,7 +319,7 @@ def write_nllb(directory: Path, **config: object) -> Path:
 
 
 def write_deberta_v2(directory: Path, rule: str = "nmt_nfkc", **settings: object) -> Path:
-    """`spm.model` and few settings, as in the first DeBERTa-v3; `[MASK]` is not among the pieces."""
+    """Write `spm.model` and few settings, as in the first DeBERTa-v3. `[MASK]` is not among the pieces."""
     _write(directory, tokenizer_config={"vocab_type": "spm", **settings}, config={"model_type": "deberta-v2"})
     train_sentencepiece(
         directory / "spm",
@@ -339,7 +339,7 @@ def write_deberta_v2(directory: Path, rule: str = "nmt_nfkc", **settings: object
 
 
 def write_bert_unigram(directory: Path, kind: str, rule: str = "nmt_nfkc", **settings: object) -> Path:
-    """`spiece.model` only, of ALBERT or BigBird, with their special tokens among the pieces."""
+    """Write only `spiece.model`, for ALBERT or BigBird, with their special tokens among the pieces."""
     _write(directory, tokenizer_config={"tokenizer_class": f"{kind}Tokenizer", **settings})
     own = {
         "Albert": {"unk_id": 1, "bos_id": 2, "eos_id": 3, "bos_piece": "[CLS]", "eos_piece": "[SEP]"},

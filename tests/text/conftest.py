@@ -1,4 +1,4 @@
-"""Fixtures: one tokenizer of every kind."""
+"""Fixtures with one tokenizer of every kind."""
 
 from __future__ import annotations
 

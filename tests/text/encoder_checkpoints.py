@@ -51,7 +51,7 @@ def _byte_level(special: tuple[str, ...]) -> Tokenizer:
 
 
 def _modernbert() -> Any:
-    """ModernBERT has no tokenizer class; its files contain all settings."""
+    """A tokenizer for ModernBERT, which has no tokenizer class, so the files must contain all settings."""
     backend = _byte_level((*BERT_TOKENS, "[MASK]"))
     backend.normalizer = normalizers.NFC()
     cls, sep = (("[CLS]", 1), ("[SEP]", 2))

@@ -1,4 +1,4 @@
-"""Prompts of language models as rerankers: placeholders, files, refusals."""
+"""Prompts for language models that rerank: placeholders for texts, prompts from files, and refused prompts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_texts_are_put_in_once() -> None:
-    """A text of the user may look like a placeholder."""
+    """A text of the user that looks like a placeholder is not replaced."""
     prompt = PUBLISHED["qwen3-reranker"]
     filled = prompt.fill(prompt.document_part, "{document}", "{query}", "{instruction} and {query}")
     assert filled == "<Instruct>: {query}\n<Query>: {document}\n<Document>: {instruction} and {query}"

@@ -1,4 +1,4 @@
-"""Atoms: inline markup without a counterpart in the translation keeps its place between words, and its white space."""
+"""Inline markup without text of its own (atoms), such as icons, keeps its place between words and its white space."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from server.operations.translating.segments import split
-from server.text.markup.markup import MarkupOptions
+from server.text.markup.markup_options import MarkupOptions
 from server.text.markup.markup_sentences import MarkedSentence, sentences
 from server.text.markup.protected import Protection
 from server.text.markup.tag_placement import TokenAlignment
@@ -20,7 +20,8 @@ ICON = '<i class="fa"></i>'
 def rendered(document: str, translation: str, pairs: dict[str, str], options: MarkupOptions = HTML) -> str:
     """The document with its one sentence translated.
 
-    pairs: the source word of each word or mark of the translation; others have the same word, or none.
+    pairs: the aligned source word of each word or mark of the translation. What is missing in `pairs` is aligned with
+        the same word of the source, if there is one.
     """
     parts = sentences(
         document,
@@ -140,7 +141,7 @@ def test_many_atoms_are_joined_in_linear_time() -> None:
 @pytest.mark.parametrize(
     ("document", "translation", "expected"),
     [
-        # The model repeats a word that it aligns with the mark after the placeholder.
+        # The model repeats a word and aligns it with the punctuation after the placeholder.
         ("The house is small, {x}.", "La maison est petite, petite.", "La maison est petite, petite {x}."),
         ("The house is small, {x}.", "La maison est petite, petite", "La maison est petite, {x} petite"),
         ("We like ({x} the house).", "Nous aimons la maison.", "Nous aimons {x} la maison."),

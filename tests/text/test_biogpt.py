@@ -73,7 +73,7 @@ def test_special_tokens(tokenizer: Tokenizer, oracle: BioGptTokenizer) -> None:
 
 
 def test_the_class_decides_over_tokenizer_json(directory: Path, tmp_path: Path) -> None:
-    """transformers has no other tokenizer for this class, and reads no `tokenizer.json`."""
+    """A `tokenizer.json` changes nothing, because transformers ignores it for the class of BioGPT."""
     shutil.copytree(directory, tmp_path, dirs_exist_ok=True)
     checkpoints.write_llama(tmp_path)
     (tmp_path / "tokenizer_config.json").unlink()

@@ -1,4 +1,7 @@
-"""Tokenizers of foreign checkpoints: components without bounds are refused, and a panic fails one request."""
+"""Tokenizers of untrusted checkpoints.
+
+Components without bounds on time or memory are refused, and a panic of the library fails only one request.
+"""
 
 from __future__ import annotations
 
@@ -153,7 +156,10 @@ def _load(change: Change, directory: Path) -> Tokenizer:
 
 @pytest.mark.parametrize("expression", [r"[^\r\n]*\n", r"(?:\r\n)+x", r"[à-ü]+\?", r"[.?!]+\*", r"\t+\|"])
 def test_escaped_characters_are_tried_too(expression: str, tmp_path: Path) -> None:
-    """A line without its end took 0.4 s for 16,384 characters, and 16 times as long for 65,536."""
+    """Slow texts also contain escaped characters.
+
+    A line of 16,384 without an end took 0.4 s, one of 65,536 16 times that.
+    """
     with pytest.raises(TokenizerError, match="takes too long for a text of"):
         _load(_split(expression), tmp_path)
 
@@ -171,7 +177,10 @@ def test_a_component_without_bounds_is_refused(name: str, tmp_path: Path) -> Non
 
 
 def _map_of(character: str, text: bytes) -> dict[str, Any]:
-    """A character map of one ASCII character: a double array (Darts) with two nodes, then the text."""
+    """A compiled character map that replaces one ASCII character by `text`.
+
+    It is a double array (Darts) with two nodes, and the text after it.
+    """
     units = [0] * 1024
     units[0] = 256 << 10
     node = 256 ^ ord(character)
@@ -298,7 +307,7 @@ def test_steps_of_a_decoder_that_panics_are_those_of_the_library() -> None:
 
 
 def test_a_quadratic_expression_is_found_where_splitting_takes_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fast processor: at 512 characters, the time of the slow text is not among the longest."""
+    """On a fast processor, the text that takes quadratic time is not yet among the slowest at 512 characters."""
     texts = list(expressions._texts("a*b"))
     slow = texts[len(texts) // 2]
 
@@ -314,7 +323,10 @@ def test_a_quadratic_expression_is_found_where_splitting_takes_longer(monkeypatc
 
 
 def test_published_expressions_are_known_in_either_spelling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """DeepSeek V3 has line breaks and quotes as they are; the search for slow texts would take a second."""
+    """A known expression is accepted without the search for slow texts, which would take a second.
+
+    DeepSeek V3 writes line breaks and quotes in its expression without escapes.
+    """
     monkeypatch.setattr(expressions, "_try", lambda *more: pytest.fail("the expression is published"))
     escaped = next(expression for expression in expressions._published() if expression.startswith('[!"#'))
     assert r"\r\n" in escaped

@@ -1,4 +1,4 @@
-"""Merges of byte pairs equal those of the published algorithm, which scans the word for each merge."""
+"""Byte-pair merges equal those of the published algorithm, which searches the whole word for each merge."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reference(symbols: list[str], ranks: Mapping[tuple[str, str], int]) -> list[
 
 
 def test_random_tables() -> None:
-    """Tables in any order, which no training gives, and words with runs of one letter."""
+    """The merges have random ranks, which no training gives, and words have runs of one letter."""
     chooser = random.Random(1)
     for _ in range(300):
         parts = ["a", "b", "c"]
@@ -47,6 +47,6 @@ def test_random_tables() -> None:
 
 
 def test_a_long_word() -> None:
-    """The time grows with n log n: a scan for each merge would take hours."""
+    """The time grows with n log n. To search the whole word for each merge would take hours."""
     pairs = BytePairs([("a", "b"), ("ab", "ab"), ("abab", "abab")])
     assert pairs.merge("ab" * 400_000) == ["abababab"] * 100_000

@@ -72,7 +72,7 @@ def test_the_text_equals_the_reference(tmp_path, renderer, template, conversatio
 
 
 def test_most_templates_of_the_comparison_render(renderer):
-    """Control: if all templates failed here and in transformers, the comparison would pass without a text."""
+    """If all templates failed here and in transformers, the comparison would pass without comparing any text."""
     templates, rendered = ChatTemplates({}, {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<unk>"}), 0
     for template in ALL.values():
         for messages in CONVERSATIONS.values():
@@ -106,7 +106,7 @@ def test_the_error_quotes_the_template_but_not_the_messages(renderer):
 
 @pytest.mark.parametrize("module", ["json", "jinja2", "server"])
 def test_modules_in_the_working_directory_are_not_imported(tmp_path, monkeypatch, module):
-    """The server may be started in a directory that others can write to."""
+    """Rendering imports no module from the working directory, because other users may be able to write there."""
     (tmp_path / f"{module}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w').close()\nraise ImportError\n")
     monkeypatch.chdir(tmp_path)
     renderer = ChatRenderer(seconds=HANG_SECONDS)
@@ -135,7 +135,7 @@ def test_files_that_templates_are_read_from(tmp_path):
 
 
 def test_the_template_of_a_processor(tmp_path):
-    """Processors of older releases of transformers wrote `chat_template.json`, which their tokenizers do not read."""
+    """Older releases of transformers saved a processor's template in `chat_template.json`; only processors read it."""
     file = "chat_template.json"
     directory = write(tmp_path / "model")
     (directory / file).write_text('{"chat_template": "of the processor"}')
@@ -201,7 +201,7 @@ def test_hostile_templates_render_nothing_or_fail(limited, name, monkeypatch):
 
 
 def test_hostile_templates_do_harm_without_the_sandbox():
-    """Control: plain Jinja reaches Python's internals and renders a text of any length."""
+    """Negative control: in Jinja without our sandbox, templates reach Python's internals and render endless texts."""
     import jinja2
 
     text = jinja2.Environment().from_string(HOSTILE["walk-to-classes"]).render()

@@ -1,4 +1,7 @@
-"""The form of contents that a template reads is found by rendering a sample, and published templates read texts."""
+"""Rendering a sample shows whether a chat template reads contents as texts or as lists of parts.
+
+Published templates read texts.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ def forms(renderer: ChatRenderer, source: str) -> ContentForms:
 
 
 def published() -> dict[str, str]:
-    """The templates of `../shared/published` by their place in it."""
+    """The templates in `../shared/published`, by their path there."""
     found = {}
     for path in sorted(PUBLISHED.rglob("*.jinja")):
         if ".lark" not in path.name:
@@ -137,7 +140,7 @@ def test_a_list_of_parts_is_that_of_transformers() -> None:
 
 
 def test_a_stopped_template_is_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that stops while it loads finds no problem in its templates."""
+    """If the server stops while it renders samples, no template is reported as faulty."""
     renderer = ChatRenderer()
     renderer.close()
     assert with_forms(ChatTemplates({"default": LOST["constant"]}), renderer).forms == {}

@@ -1,4 +1,7 @@
-"""Loading the text files of a checkpoint runs no chat template; the error for a damaged template names its file."""
+"""Loading the tokenizer and template files of a checkpoint runs no template.
+
+Errors name the damaged template's file.
+"""
 
 from __future__ import annotations
 

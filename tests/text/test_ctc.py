@@ -1,4 +1,4 @@
-"""Labels of CTC heads: tokens and words, and the files of a checkpoint. The reference is transformers."""
+"""CTC labels become the same tokens and words as in transformers, and the files of a checkpoint are read as there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Language detection with the real detector, restricted to given languages."""
+"""Language detection with the real detector, where only given languages are possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Incremental detokenization equals decoding of all tokens, for any tokens and any split into chunks."""
+"""Decoding tokens in chunks gives the same text as decoding all at once, for any tokens and any chunks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _text = st.text(
 )
 _words = st.lists(st.sampled_from([*CORPUS, *TORTURE]), max_size=3).map(" ".join)
 _quick = settings(max_examples=50, deadline=None)
-"""Settings of a property test: 50 examples for each of the sixteen tokenizers, 800 in all."""
+"""Settings of property tests: 50 examples for each tokenizer."""
 
 
 def _split(ids: list[int], cuts: list[int]) -> list[list[int]]:

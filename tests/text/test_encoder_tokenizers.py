@@ -1,4 +1,4 @@
-"""Tokenizers of all encoder families compared with transformers: ids, types, special tokens, decoding."""
+"""Tokenizers of all encoder families equal transformers: ids, token types, special tokens, decoding."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.text.encoder_checkpoints import REFERENCES, write
 
 @pytest.fixture(scope="module", params=REFERENCES)
 def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
-    """Directory and reference tokenizer of a family."""
+    """The directory with the tokenizer of a family, and the tokenizer that transformers loads from it."""
     directory = tmp_path_factory.mktemp(request.param)
     return directory, write(directory, request.param)
 
@@ -77,10 +77,9 @@ def test_family_defaults_replace_missing_settings(kind: str, tmp_path: Path):
 
 @pytest.mark.parametrize("kind", ["mpnet", "deberta"])
 def test_vocabulary_files_without_tokenizer_json(kind: str, tmp_path: Path):
-    """The files are those of the first checkpoints of these families.
+    """The first checkpoints of these families have only vocabulary files.
 
-    DeBERTa puts one separator between the texts of a pair, as in the code
-    that trained it; transformers 5 puts two.
+    DeBERTa puts one separator between the texts of a pair, as in the code that trained it; transformers 5 puts two.
     """
     reference = write(tmp_path, kind)
     (tmp_path / "tokenizer.json").rename(tmp_path / "all.json")
@@ -106,7 +105,7 @@ def test_vocabulary_files_without_tokenizer_json(kind: str, tmp_path: Path):
 
 
 def test_token_types_are_zero_where_the_model_takes_none(tmp_path: Path):
-    """A model whose `model_input_names` lacks token types was trained with zeros, even for pairs."""
+    """A model without token types in `model_input_names` was trained with type 0 for all tokens, even for pairs."""
     write(tmp_path, "electra")
     (typed,) = load_tokenizer(tmp_path).encode(["The old"], pairs=["sailor"])
     assert 1 in typed.type_ids

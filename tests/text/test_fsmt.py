@@ -137,7 +137,7 @@ def test_words_of_every_language(language: str) -> None:
 
 
 class Pipeline:
-    """Stands for an FSMTTokenizer with one language."""
+    """A stand-in for transformers' FSMTTokenizer, for one language."""
 
     def __init__(self, punctuation: MosesPunctNormalizer) -> None:
         self._punctuation = punctuation
@@ -194,7 +194,7 @@ def test_errors_name_the_file(tmp_path: Path, name: str, content: bytes | None) 
 
 
 def test_long_words_and_runs_take_time_that_grows_with_their_length() -> None:
-    """sacremoses takes minutes for such texts in some releases. A test that hangs shows it."""
+    """The time is linear in the length. Some releases of sacremoses take minutes for such texts."""
     splitter = WordSplitter(WordTables.of("de"), lower_case=False)
     for text in ("." * 200_000, " " * 200_000 + "x", "a.b. " * 40_000, "'" * 100_000, '."' * 50_000):
         words = list(splitter.words(text, located=True))

@@ -1,4 +1,4 @@
-"""The tokenizer of a GGUF file gives the ids and texts of the tokenizer that it was converted from."""
+"""The tokenizer in a GGUF file gives the same ids and texts as the tokenizer from which it was converted."""
 
 from __future__ import annotations
 
@@ -113,11 +113,11 @@ BYTE_LEVEL = {
     "superbpe": (None, _split(r"\p{N}+", r"(?=(\d{3})+(?!\d))")),
     "bloom": (None, _split(r" ?[^(\s|[.,!?…。，、।۔،])]+")),
 }
-"""Normaliser and pre-tokenizer of the published `tokenizer.json`, by the name that the converter gives it."""
+"""Normaliser and pre-tokenizer in a published `tokenizer.json`, by the name that the converter gives them in GGUF."""
 
 
 def write_vocabulary(path, model, tokens, types, change=lambda writer: None, architecture="llama", **more):
-    """A GGUF file with a vocabulary and no tensors. more: values of `tokenizer.ggml.*`."""
+    """Write a GGUF file with a vocabulary and no tensors. more: values of `tokenizer.ggml.*`."""
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_tokenizer_model(model)
     writer.add_token_list(tokens)
@@ -136,7 +136,7 @@ def write_vocabulary(path, model, tokens, types, change=lambda writer: None, arc
 
 
 def byte_level(pre):
-    """A trained tokenizer of the `tokenizers` library with special tokens at the end."""
+    """Train a byte-level tokenizer with the `tokenizers` library. Its special tokens have the highest ids."""
     backend = Tokenizer(models.BPE(ignore_merges=pre in ("llama-bpe", "gpt-4o", "kimi-k2")))
     normalizer, backend.pre_tokenizer = BYTE_LEVEL[pre]
     if normalizer is not None:
@@ -152,7 +152,7 @@ def byte_level(pre):
 
 
 def in_gguf(path, backend, pre, **more):
-    """The file that the converter writes for a byte-level tokenizer, with two ids that no token has."""
+    """Write the GGUF file that the converter writes for a byte-level tokenizer. Two of its ids have no token."""
     size, added = backend.get_vocab_size() + 2, backend.get_added_tokens_decoder()
     kinds = {index: CONTROL if token.special else USER_DEFINED for index, token in added.items()}
     tokens = [backend.id_to_token(index) or f"[PAD{index}]" for index in range(size)]
@@ -202,7 +202,7 @@ def test_begin_and_end_tokens(tmp_path):
 
 
 def test_gemma4(tmp_path):
-    """Spaces are marked, unknown characters are bytes, and newlines are merged like other characters."""
+    """Gemma 4 replaces spaces by `▁`, writes unknown characters as bytes, and merges newlines like other characters."""
     theirs = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     theirs.normalizer = normalizers.Replace(" ", "▁")
     theirs.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
@@ -265,7 +265,7 @@ def test_a_merge_that_joins_no_tokens_is_one_line_with_its_place(tmp_path, chang
 
 @pytest.mark.parametrize("charsmap", [b"\x01\x02", b"\xff" * 40], ids=["short", "long"])
 def test_a_damaged_normalizer_is_one_line(tmp_path, charsmap):
-    """The library raises a plain exception for it."""
+    """The library raises a plain Exception for a damaged normaliser. Our error is one line."""
 
     def change(writer):
         writer.add_token_scores([0.0, -1.0])
@@ -305,7 +305,7 @@ def test_sentencepiece_bpe(tmp_path):
     unprefixed = write_vocabulary(
         path, "llama", tokens, types, lambda w: w.add_token_scores(scores), add_space_prefix=False, **roles
     )
-    # The space that the other tokenizer adds is part of the text here.
+    # The original tokenizer adds a space before the text. Here, the text contains it.
     for text in texts:
         expected = model.encode(text) if text else [tokens.index("▁")]
         assert load_tokenizer(unprefixed).encode([f" {text}"], add_special_tokens=False)[0].ids == expected, text

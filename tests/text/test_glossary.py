@@ -1,4 +1,4 @@
-"""Terms of a glossary: where they are found in a source text, and how they are spelled in tokens."""
+"""Terms of a glossary: where they occur in a source text, and the tokens that spell them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_one_translation_of_two_terms_is_needed_once() -> None:
 
 @pytest.mark.parametrize("write", [checkpoints.write_marian, checkpoints.write_nllb, checkpoints.write_t5, None])
 def test_spellings_are_the_bytes_of_the_term(tmp_path: Path, write) -> None:
-    """The bytes of every spelling are the term, with or without a space before it. Checked for several vocabularies."""
+    """The tokens of every spelling give the bytes of the term, with or without a space before it."""
     if write is not None:
         write(tmp_path)
     tokenizer = load_tokenizer(DEMO if write is None else tmp_path)
@@ -104,13 +104,13 @@ def test_fewest_tokens_against_every_division() -> None:
 
 
 def test_a_long_text_of_a_script_without_spaces_takes_few_steps() -> None:
-    """All terms are looked up together at each position of the text, over at most the length of the longest term."""
+    """All terms are searched together, in at most as many steps per position as the longest term has characters."""
     terms = {"的" * 40 + mark: "x" for mark in "一二三四五六七八九十"}
     assert Glossary(terms).targets_for("的" * 20_000) == []
 
 
 def test_memory_of_long_terms() -> None:
-    """A node for each character of 1,000 terms would need 23 MiB."""
+    """Long terms must take little memory. With a node for each character, these 1,000 terms would need 23 MiB."""
     chosen = random.Random(0)
     entries = {"".join(chosen.choices("abcdefgh", k=64)): "x" for _ in range(1000)}
     tracemalloc.start()

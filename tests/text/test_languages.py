@@ -1,4 +1,4 @@
-"""Language codes, and the translations that Marian, T5 and BART checkpoints offer."""
+"""Language codes, and the language pairs that Marian, T5 and BART checkpoints translate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A text's language is guessed from its words only where they leave no doubt."""
+"""The language of a text is guessed from its words, only if they leave no doubt."""
 
 from __future__ import annotations
 

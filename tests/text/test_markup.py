@@ -1,6 +1,7 @@
-"""HTML and XML as sentences: markup is never lost or changed, inline tags stay nested, hostile markup is bounded.
+"""HTML and XML are divided into sentences and rebuilt: markup is never lost or changed, and inline tags stay nested.
 
-The oracle of structure is Python's `html.parser`, and expat through `xml.etree`; neither is used to rebuild a document.
+Hostile markup takes bounded time. Structure is compared by Python's `html.parser` and by expat through `xml.etree`; our
+code uses neither to rebuild a document.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from hypothesis import strategies as st
 
 from server.operations.translating.segments import split
 from server.text.languages.sentences import split_sentences
-from server.text.markup.markup import BLOCK_TAGS, MAX_DEPTH, MAX_TAGS, MarkupOptions, plain_text
+from server.text.markup.markup import plain_text
+from server.text.markup.markup_options import MAX_TAGS, MarkupOptions
 from server.text.markup.markup_sentences import MarkedSentence, sentences
 from server.text.markup.markup_tokens import VOID_TAGS, MarkupError, tokens
 from server.text.markup.tag_placement import TokenAlignment
+from server.text.markup.tag_rules import BLOCK_TAGS, MAX_DEPTH
 
 HTML, XML = MarkupOptions("html"), MarkupOptions("xml")
 INLINE = st.sampled_from(["b", "i", 'a href="x?a=1&amp;b"', "span class='c'", "code", "em translate=no"])
@@ -95,7 +98,10 @@ def parts_of(document: str, options: MarkupOptions = HTML) -> list[str | MarkedS
 
 
 def rebuilt(document: str, options: MarkupOptions = HTML, change: str = "same", seed: int = 0) -> str:
-    """The document with each sentence translated: to itself, or to words in another order with a random alignment."""
+    """The document after a translation of each sentence.
+
+    change: `same` keeps the sentences. Otherwise, words get a random order and a random alignment.
+    """
     rng = random.Random(seed)
     found = []
     for part in parts_of(document, options):
@@ -113,14 +119,14 @@ def rebuilt(document: str, options: MarkupOptions = HTML, change: str = "same", 
 
 
 def aligned(source: str, target: str, rng: random.Random) -> TokenAlignment:
-    """One token per character, and random attention."""
+    """An alignment of two texts with one token per character and random attention."""
     weights = np.random.default_rng(rng.randrange(1 << 30)).dirichlet([0.1] * len(source), len(target))
     spans = [[(at, at + 1) for at in range(len(text))] for text in (source, target)]
     return TokenAlignment(spans[0], spans[1], weights.astype(np.float32))
 
 
 class Structure(HTMLParser):
-    """Tags and attributes of a document, by Python's own parser."""
+    """Collects the tags and attributes of a document with Python's own parser."""
 
     def __init__(self, document: str) -> None:
         super().__init__(convert_charrefs=True)

@@ -1,4 +1,4 @@
-"""The size of a vocabulary that is read from `tokenizer.json` equals that of the library's tokenizer."""
+"""The vocabulary size that we read from `tokenizer.json` equals the size that the library reports."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def languages_of(directory: Path):
 
 
 def source_ids(directory: Path, code: str, texts: list[str]) -> list[list[int]]:
-    """Token ids of the encoder input for a request with a source language."""
+    """Token ids of the encoder's input for texts with a source language code."""
     tokenizer, languages = languages_of(directory)
     other = next(name for name, _ in languages.pairs() if name not in (code, "mul"))
     prompt = languages.match(code, other)
@@ -76,7 +76,7 @@ def source_ids(directory: Path, code: str, texts: list[str]) -> list[list[int]]:
 
 @pytest.mark.parametrize(("kind", "code"), CASES)
 def test_source_texts_equal_the_reference(directories, kind: str, code: str):
-    # transformers 5 drops mBART's normaliser; the next test covers other texts.
+    # transformers 5 drops mBART's normaliser, so only texts that it does not change are compared here.
     texts = (PLAIN if kind == "mbart" else TORTURE) + CORPUS[:20]
     directory = directories(kind)
     oracle = reference(directory, code)
@@ -130,7 +130,7 @@ def test_decoding_equals_the_reference(directories, kind: str, skip: bool):
         for completion in (ids, mixed):
             expected = oracle.decode(completion, skip_special_tokens=skip)
             if kind == "m2m100-unlisted" and skip:
-                # transformers shows language tokens that the files do not list as special. We never show them.
+                # transformers decodes language tokens that the files do not list as special. We never show them.
                 expected = oracle.decode([i for i in completion if i not in ours.special_ids], skip_special_tokens=True)
             assert ours.decode(completion, skip) == expected
             stream = ours.stream(skip)
@@ -240,7 +240,7 @@ def test_equal_languages_copy_and_missing_ones_are_errors(directories):
     "codes", [NLLB_CODES, MBART_50_CODES, M2M_100_CODES["m2m100"]], ids=["nllb", "mbart50", "m2m100"]
 )
 def test_every_code_matches_its_own_language_best(codes: list[str]):
-    """No code of a list matches another entry as well as its own."""
+    """Each code in a list of language codes matches its own entry better than any other entry."""
     offered = [parse_language(code) for code in codes]
     assert all(isinstance(language, Language) for language in offered)
     for language, other in itertools.permutations(offered, 2):

@@ -1,4 +1,4 @@
-"""The places of SentencePiece pieces in a text equal those that the library reports."""
+"""The positions in the text of SentencePiece pieces equal those that the library reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Protected parts of plain text: found where they are unmistakable, kept out of the model, put back once."""
+"""Protected parts of plain text, such as addresses: where they are found, and that each is put back exactly once.
+
+The model does not see them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.operations.translating.segments import split
-from server.text.markup.markup import MarkupOptions, parse
+from server.text.markup.markup import parse
+from server.text.markup.markup_options import MarkupOptions
 from server.text.markup.markup_sentences import sentences
 from server.text.markup.protected import Protection, numbers_differ
 from server.text.markup.tag_placement import TokenAlignment
@@ -138,7 +142,7 @@ def test_the_time_is_linear_in_the_text(unit: str) -> None:
 def rendered(
     text: str, change: dict[str, str] | None = None, order: list[int] | None = None, lines: bool = True
 ) -> str:
-    """A text with each sentence translated word by word. order: places of the source words in the translation."""
+    """A text after word-by-word translation of each sentence. order: indices of the source words, as translated."""
 
     def split_text(part: str) -> list[tuple[str, str]]:
         return [(sentence.text, sentence.separator) for sentence in split(part, "fr", bool)]

@@ -1,4 +1,4 @@
-"""`tokenizer.model` alone compared with the SentencePiece library on the same file."""
+"""Tokenizers that have only a SentencePiece file give the ids of the SentencePiece library for this file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPECIAL = ("<s>", "</s>", "<unk>")
 SPACES = [" Hello", "  Hello", "a  b", " ", "   ", "▁", " ▁ a", "Hello ", "Hello  ", "\n\n x", "\u3000a \u00a0 b\r\nc"]
 SYMBOLS = ["a<tool>b", " <tool> b <tool>", "<tool>", "<tool", "x<tool><t>y", "11 12  112", "ab.c ab."]
 COMBINED = "\u0323\u0307"
-"""Two accents on one letter, which the tokenizers library maps to the form with one of them."""
+"""Two combining accents. The `tokenizers` library drops one of them when it normalises a letter with both."""
 
 
 def texts() -> list[str]:
@@ -99,7 +99,7 @@ def test_gemma(tmp_path: Path, named: str):
 
 @pytest.mark.parametrize("legacy", [True, False], ids=["legacy", "new"])
 def test_text_after_a_special_token(tmp_path: Path, legacy: bool):
-    """With `legacy: true` it is encoded as a text of its own, else as the continuation of the text."""
+    """With `legacy: true`, text after a special token is encoded like a new text, otherwise as a continuation."""
     settings = {"model_type": "bpe", "byte_fallback": True, "remove_extra_whitespaces": False}
     directory = train(tmp_path, legacy, {"add_bos_token": True}, user_defined_symbols=["<tool>"], **settings)
     ours, oracle = load_tokenizer(directory), processor(directory)
@@ -148,11 +148,11 @@ KINDS = {
     "Albert": ("spiece", _ALBERT, lambda index: index),
     "BigBird": ("spiece", {**_ALBERT, "bos_id": 2, "eos_id": 3}, lambda index: index),
 }
-"""Name of the file, ids of the training, and the id of a piece in the vocabulary of the family, by class."""
+"""By class: name of the file, ids given to the training, and a function from a piece's index to its token id."""
 
 
 def write_kind(directory: Path, kind: str, **settings: object) -> sentencepiece.SentencePieceProcessor:
-    """Write the file of a class other than LLaMA's."""
+    """Train a SentencePiece model, and write it with the settings of a tokenizer class from `KINDS`."""
     stem, ids, _ = KINDS[kind]
     train_sentencepiece(directory / stem, CORPUS, **{"vocab_size": 400, **ids, **settings})
     stated = {"tokenizer_class": f"{kind}Tokenizer"}

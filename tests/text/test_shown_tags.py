@@ -1,10 +1,10 @@
-"""Numbered tags that a language model repeats: written into a sentence, and read from a translation."""
+"""Markup for language models: numbered tags are written into a sentence and read from its translation."""
 
 from __future__ import annotations
 
 import pytest
 
-from server.text.markup.markup import MarkupOptions
+from server.text.markup.markup_options import MarkupOptions
 from server.text.markup.markup_sentences import MarkedSentence, escape, sentences
 from server.text.markup.protected import Protection
 from server.text.markup.shown_tags import MAX_SHOWN_TAGS, can_be_shown, restored, shown, with_parts, without_tags

@@ -1,4 +1,4 @@
-"""Windows are split into segments as in transformers, and the special tokens of a checkpoint are read and checked."""
+"""Speech: windows are divided into segments as in transformers, and a checkpoint's special tokens are checked."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def reference_segments(tokens: list[int], first_frame: int, num_frames: int):
 
 
 def random_tokens(chooser: random.Random) -> list[int]:
-    """Text and timestamps that follow the rules of timestamps, ending anywhere."""
+    """Random text tokens and timestamps that follow the rules of timestamps. They may end anywhere."""
     tokens, time = [FIRST + chooser.randint(0, 3)], 4
     while len(tokens) < 40 and chooser.random() > 0.1:
         tokens += [chooser.randint(0, 90) for _ in range(chooser.randint(1, 4))]
@@ -80,7 +80,7 @@ def test_segments_equal_transformers() -> None:
 
 
 def test_every_window_makes_progress() -> None:
-    """The windows have equal timestamps, which the rules for timestamps do not allow."""
+    """The next window starts later even after equal timestamps, which the rules of timestamps do not allow."""
     _, step = split_window([FIRST, FIRST, 5], FIRST, 0, 3000)
     assert step == 2
 

@@ -1,4 +1,4 @@
-"""Stable text of a turn in progress: agreement of two hypotheses, and no word that is taken back."""
+"""Stable text while a person speaks: words on which two transcriptions agree. No word is taken back later."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_growth_is_the_text_whatever_the_hypotheses_are() -> None:
 
 
 def test_an_hour_of_one_turn_takes_little_time_for_each_hypothesis() -> None:
-    """The place of the stable text is looked for among its last words only."""
+    """The work does not grow with the turn, because only the last stable words are searched for in a new hypothesis."""
     text, words = StableText(), [f"w{number}" for number in range(2_000)]
     text.add(" ".join(words))
     text.add(" ".join(words))

@@ -16,7 +16,7 @@ def line(start: float, end: float, text: str = " word") -> SubtitleLine:
 
 
 def cues(page: str) -> list[tuple[float, float, str]]:
-    """Start, end and text of the cues of a SubRip or WebVTT file."""
+    """Start and end in seconds, and text, of each cue in a SubRip or WebVTT file."""
     found = []
     for block in page.removeprefix("WEBVTT\n\n").strip("\n").split("\n\n"):
         times, text = re.fullmatch(r"(?:\d+\n)?(.+ --> .+)\n((?s:.+))", block).groups()  # type: ignore[union-attr]
@@ -33,14 +33,14 @@ def cues(page: str) -> list[tuple[float, float, str]]:
     ("lines", "expected"),
     [
         ([line(0, 2), line(2, 4.5)], [(0, 2, "word"), (2, 4.5, "word")]),
-        # A line without a duration gets the pause after it, at most one second.
+        # A line without a duration is shown during the pause after it, for at most one second.
         ([line(1, 1), line(1.4, 2)], [(1, 1.4, "word"), (1.4, 2, "word")]),
         ([line(1, 1), line(8, 9)], [(1, 2, "word"), (8, 9, "word")]),
         # Without a pause, its text joins the next line.
         ([line(1, 1, " one"), line(1, 2, " two")], [(1, 2, "one\ntwo")]),
         # Times less than a millisecond apart are equal in a file.
         ([line(1, 1.0003, " one"), line(1.0004, 2, " two")], [(1, 2, "one\ntwo")]),
-        # The last line begins earlier, or joins the line before it.
+        # The last line starts earlier, or is joined to the line before it.
         ([line(0, 2), line(6, 6)], [(0, 2, "word"), (5, 6, "word")]),
         ([line(0, 6, " one"), line(6, 6, " two")], [(0, 6, "one\ntwo")]),
         ([line(0, 0)], [(0, 1, "word")]),

@@ -1,4 +1,4 @@
-"""Inline tags go around the words that attend to the words they contained."""
+"""In a translation, inline tags enclose the words that attend to the source words inside the tags."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ def spans(text: str) -> list[tuple[int, int]]:
 
 
 def attention(pairs: dict[str, str], target: str = TARGET, source: str = SOURCE) -> TokenAlignment:
-    """Attention of each target word on its source word; the last source token is special."""
+    """An alignment in which each target word attends to the source word in `pairs`.
+
+    The last source token is special.
+    """
     weights = np.full((len(target.split()), len(source.split()) + 1), 0.01, np.float32)
     for row, word in enumerate(target.split()):
         weights[row, source.split().index(pairs[word]) if word in pairs else -1] = 1

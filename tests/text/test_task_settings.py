@@ -1,4 +1,4 @@
-"""Settings of tasks in `config.json`: prefixes, and decoding settings by their names in the engine."""
+"""Task settings in `config.json`: prefixes of texts, and decoding settings under the names of the engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Special tokens in the texts of a conversation stay text; all other prompts keep their ids."""
+"""Names of special tokens in the texts of a conversation are encoded as text.
+
+Other prompts have the same ids as ever.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from tests.wire.checkpoints import byte_alphabet
 
 TEMPLATES = {**OURS, **published()}
 TOKENS = re.compile(r"<\|[A-Za-z_]+\|>|</?s>|\[/?[A-Z_]{3,}\]|<</?SYS>>|</?[a-z]+_of_[a-z]+>")
-"""Texts that templates write and checkpoints declare as special tokens."""
+"""Matches what templates write and checkpoints declare as special tokens."""
 
 
 FILES = TokenizerFiles("", "", {}, frozenset(), {}, [], False, None, {})
@@ -40,7 +43,7 @@ def renderer() -> Iterator[ChatRenderer]:
 
 @cache
 def tokenizer(special: tuple[str, ...], added: tuple[str, ...] = (), **flags: bool) -> FastTokenizer:
-    """A byte-level tokenizer with these tokens. flags: of the special tokens."""
+    """A byte-level tokenizer with these special and added tokens. flags: attributes of the special tokens."""
     vocabulary = {letter: index for index, letter in enumerate(byte_alphabet())}
     backend = Tokenizer(models.BPE(vocabulary, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -157,7 +160,7 @@ def test_the_mark_is_a_character_that_no_text_has() -> None:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All texts of a JSON value."""
+    """All texts in a JSON value."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
@@ -183,7 +186,7 @@ def test_tools_and_documents_are_marked() -> None:
 
 @given(st.lists(st.sampled_from(["<|a|>", "<|a", "|>", "<|b|>", "<|a|>x", " ", "é", "<think>", "\n"]), max_size=12))
 def test_ids_of_text_and_tokens_at_random_places(parts: list[str]) -> None:
-    """Every other part is a text of the user, the rest is written by the template."""
+    """Parts come from the user and from the template in turn. Only those of the template may give special tokens."""
     tokens = tokenizer(("<|a|>", "<|b|>", "<|a|>x"), ("<think>",))
     text, marks = "", []
     pattern = text_pattern(tokens.special_texts)

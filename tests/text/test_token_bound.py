@@ -1,4 +1,4 @@
-"""Bounds of the number of tokens, and pairs joined from texts, for one tokenizer of every kind."""
+"""Upper bounds for the number of tokens of a text, and the joining of two tokenized texts, for all tokenizers."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def test_no_text_has_more_tokens_than_its_bound(tokenizer: Tokenizer) -> None:
 
 
 def test_ordinary_text_has_a_close_bound(tokenizer: Tokenizer) -> None:
-    """A text of 400,000 characters, the longest that is accepted, must not be refused for its tokens."""
+    """The bound for ordinary text is at most one token per character, so that no text of legal length is refused."""
     assert tokenizer.token_bound("word " * 100) <= 500
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
 def test_growth_of_characters(form: str) -> None:
-    """The numbers of `token_bound._GROWTH`, for every character but the longest."""
+    """No character grows more than `token_bound._GROWTH` says when it is normalised, except for the longest one."""
     from server.text.tokens.token_bound import _GROWTH
 
     grown = [
@@ -60,7 +60,7 @@ def test_joined_pairs_equal_the_tokenizer(tokenizer: Tokenizer) -> None:
 
 
 def test_shortened_pairs_keep_the_same_tokens() -> None:
-    """`lengths_in` removes as many tokens of each text as `truncate`."""
+    """`lengths_in` keeps as many tokens of each text as `truncate`."""
     template = PairTemplate(((1, 0),), ((2, 0),), ((2, 1),), (0, 1))
     for first in range(0, 12):
         for second in range(0, 12):

@@ -1,4 +1,4 @@
-"""Bytes of tokens: their concatenation is the decoded text, and a stream of them never splits a character."""
+"""The bytes of tokens: joined, they are the decoded text, and a stream of texts made from them splits no character."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def tokenizer(request, tmp_path_factory) -> Tokenizer:
 
 
 def known(tokenizer: Tokenizer, text: str) -> list[int] | None:
-    """Ids of a text without special tokens, or None if it contains unknown tokens."""
+    """Token ids of a text without special tokens. None: the text has unknown tokens."""
     ids = tokenizer.encode([text], add_special_tokens=False)[0].ids
     return None if not ids or any(i in tokenizer.special_ids or i == tokenizer.special.unk for i in ids) else ids
 

@@ -1,4 +1,4 @@
-"""All kinds of tokenizers compared with transformers, on difficult texts."""
+"""All kinds of tokenizers equal transformers on difficult texts."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ def compared(tokenizer_directory: Path) -> list[str]:
 
 
 def loses_space(text: str) -> bool:
-    """Whether transformers loses a space of a text with `tokenizer.model` alone: a space at its beginning or after a
-    special token. test_sentencepiece.py compares these texts with the SentencePiece library."""
+    """Whether transformers, with only a `tokenizer.model`, loses a space at the start or after a special token.
+
+    test_sentencepiece.py compares such texts with the SentencePiece library.
+    """
     return text.startswith((" ", "▁")) or "</s> " in text
 
 
@@ -130,7 +132,7 @@ def test_offsets_equal_the_reference(tokenizer: Tokenizer, oracle, compared: lis
     ids=str,
 )
 def test_sentencepiece_llama_settings_equal_the_reference(tmp_path: Path, settings: dict):
-    """The model has a user-defined symbol, `<tool>`, which is not split in a text and is not special."""
+    """The SentencePiece model has a user-defined symbol, `<tool>`, which is never split but is not special."""
     from transformers import AutoTokenizer
 
     directory = checkpoints.write_sentencepiece_llama(tmp_path, symbols=["<tool>"], **settings)
@@ -165,8 +167,10 @@ def test_deberta_ids_equal_sentencepiece(tmp_path: Path):
 @pytest.mark.parametrize("rule", ["nmt_nfkc", "identity"])
 @pytest.mark.parametrize("kind", ["Albert", "BigBird"])
 def test_albert_and_bigbird_ids_equal_sentencepiece(tmp_path: Path, kind: str, rule: str):
-    """ALBERT without lower-casing and with accents. Texts that begin with `▁` are left out: like transformers, our
-    tokenizer does not add a second one."""
+    """ALBERT keeps upper case and accents here.
+
+    Texts that begin with `▁` are left out: like transformers, our tokenizer does not add a second `▁`.
+    """
     import sentencepiece
 
     directory = checkpoints.write_bert_unigram(tmp_path, kind, rule, do_lower_case=False, keep_accents=True)
@@ -185,7 +189,10 @@ def test_albert_and_bigbird_ids_equal_sentencepiece(tmp_path: Path, kind: str, r
 
 
 def test_bigbird_pegasus_ids_equal_sentencepiece(tmp_path: Path):
-    """transformers 5 cannot load this file alone. Texts with spaces at the ends are left out: Pegasus keeps them."""
+    """The reference is SentencePiece, because transformers 5 cannot load this file alone.
+
+    Texts with spaces at their ends are left out, because Pegasus keeps these spaces.
+    """
     import sentencepiece
 
     directory = checkpoints.write_bigbird_pegasus(tmp_path)
@@ -213,7 +220,7 @@ def test_albert_and_bigbird_ids_equal_the_reference(tmp_path: Path, kind: str, s
         assert ours.decode(encoding.ids) == reference.decode(encoding.ids, skip_special_tokens=True)
     for role in ("bos", "eos", "pad", "unk", "mask", "cls", "sep"):
         assert getattr(ours.special, role) == getattr(reference, f"{role}_token_id"), role
-    # In published BigBird files the mask consumes the space before it; transformers 5 does not apply that here.
+    # In published BigBird files, the mask token includes the space before it; transformers 5 ignores this here.
     (masked,) = ours.encode(["a [MASK]"])
     spaced = reference("a [MASK]").input_ids
     assert masked.ids == (spaced if kind == "Albert" else [*spaced[:-3], *spaced[-2:]])
@@ -366,7 +373,7 @@ def test_a_directory_saved_by_the_reference_gives_the_same_tokenizer(
 
 
 class CountingBackend:
-    """Stands for a tokenizer of the library; records the calls that add tokens."""
+    """A stand-in for a tokenizer of the library that records the calls which add tokens."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[bool, list[str]]] = []
@@ -379,7 +386,7 @@ class CountingBackend:
 
 
 def test_tokens_are_added_in_order_in_few_calls():
-    """Each call rebuilds the library's search: one call for each of the 6,415 tokens of Gemma 3 takes 60 s."""
+    """Each call makes the library rebuild its search. With a call per token, the 6,415 tokens of Gemma 3 take 60 s."""
     backend = CountingBackend()
     tokens = [AddedToken(f"<{index}>", special=index >= 3000) for index in range(6000)]
     add_in_order(backend, [*tokens, AddedToken("<last>")], {"<0>"})
@@ -413,7 +420,7 @@ def test_no_module_imports_torch_or_transformers():
 
 
 def test_long_texts_give_what_short_ones_do(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch):
-    """For long texts, the library is called in a different way."""
+    """Long texts go to another function of the library, which must give the same ids."""
     usual = tokenizer.encode(TORTURE + CORPUS[:5])
     decoded = [tokenizer.decode(encoding.ids) for encoding in usual]
     monkeypatch.setattr(fast, "MAX_LOCKED_TOKENS", 0)

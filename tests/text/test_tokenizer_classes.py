@@ -1,4 +1,4 @@
-"""Files without `tokenizer.json` are read by the rules of the tokenizer's class, and refused for any other class."""
+"""Checkpoints without `tokenizer.json` are read by the rules of their tokenizer class. Unknown classes are refused."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_files_that_name_no_class_are_refused(tmp_path: Path) -> None:
 
 
 def test_words_of_another_program_are_refused_with_tokenizer_json_too(tmp_path: Path) -> None:
-    """`tokenizer.json` of RoFormer splits words in another way. transformers sets jieba when it loads the file."""
+    """RoFormer splits Chinese words with jieba, which transformers adds after it has read `tokenizer.json`."""
     checkpoints.write_llama(tmp_path)
     name_class(tmp_path, "RoFormerTokenizer")
     with pytest.raises(TokenizerError, match="jieba"):

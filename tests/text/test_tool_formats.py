@@ -1,4 +1,4 @@
-"""Tool formats are recognised in rendered templates, and render as in transformers."""
+"""The tool format of a chat template is recognised in its rendered text, which equals transformers."""
 
 from __future__ import annotations
 

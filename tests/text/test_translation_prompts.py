@@ -1,4 +1,4 @@
-"""Prompts of language models that translate: published ones by the name of a model, and the operator's own."""
+"""Translation prompts for language models: published prompts, found by the model's name, and the operator's own."""
 
 from __future__ import annotations
 

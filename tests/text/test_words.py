@@ -1,4 +1,4 @@
-"""Words of a transcript equal those of transformers, in languages with and without spaces, even for broken UTF-8."""
+"""The words of a transcript equal transformers, in languages with and without spaces, and for invalid UTF-8."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEXTS = [
 
 
 class Adapter:
-    """The part of transformers' Whisper tokenizer that the reference uses, with our tokenizer."""
+    """Gives our tokenizer the methods of transformers' Whisper tokenizer that the reference function calls."""
 
     language = None
     eos_token_id = END

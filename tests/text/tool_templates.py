@@ -1,4 +1,4 @@
-"""Chat templates with tools, each in the format of one row of `TOOL_FORMATS`, and templates that mark reasoning."""
+"""Chat templates with tools, each in one of the `TOOL_FORMATS`, and templates that mark reasoning."""
 
 from __future__ import annotations
 
@@ -121,4 +121,4 @@ SPECIAL_TOKENS = {
     "deepseek-names": [],
     "json": [],
 }
-"""Special tokens of a checkpoint in each format. Other marks of a format are plain text there."""
+"""Special tokens of a checkpoint, by tool format. Other markers of a format are ordinary text."""

@@ -1,4 +1,4 @@
-"""Write `bitsandbytes_oracle.json`: matrices as bitsandbytes stores them, and as it reads them back.
+"""Write `bitsandbytes_oracle.json`: matrices as bitsandbytes stores them, and their dequantised values.
 
     pip install --no-deps bitsandbytes==0.50.2 && python -m tests.weights.bitsandbytes_oracle
 
@@ -30,7 +30,7 @@ def decoded(entry: dict[str, object]) -> Tensor:
 
 
 def load() -> dict[str, tuple[dict[str, Tensor], Tensor]]:
-    """(tensors of a module by the ending of their names, the matrix that they are), by case."""
+    """By case: the stored tensors of a module, by the ending of their names, and the matrix that they stand for."""
     cases = json.loads(FILE.read_text())
     return {
         name: ({ending: decoded(entry) for ending, entry in case["stored"].items()}, decoded(case["matrix"]))

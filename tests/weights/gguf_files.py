@@ -15,12 +15,13 @@ import gguf
 import numpy as np
 from safetensors.numpy import load_file
 
-from tests.weights.gguf_layouts import CHANGES, METADATA
+from tests.weights.gguf_layouts import CHANGES
+from tests.weights.gguf_metadata import METADATA
 
 _MAX_LAYERS = 8
 _GROUPS = ("experts", "norms", "altup_projections", "altup_unembed_projections")
 Quantize = Callable[[str, np.ndarray], tuple[np.ndarray, gguf.GGMLQuantizationType] | None]
-"""Function from a name in GGUF and a matrix to its blocks and their type; None to store float32."""
+"""A function from a tensor's GGUF name and matrix to its quantised blocks and their type. None: stored in float32."""
 
 _ARCHITECTURES = {
     "mistral": "llama",
@@ -66,7 +67,7 @@ _ARCHITECTURES = {
     "granitemoe_swa": "granite_swa",
 }
 _NAMED_LIKE = {"mellum": "qwen3moe", "hy_v3": "dots1", "cohere2moe": "afmoe", "granite_swa": "granite"}
-"""Architectures that are newer than the package `gguf`, and older ones with the same names of tensors."""
+"""Architectures that the package `gguf` does not know yet, each with an older one that has the same tensor names."""
 _PAIRED = (
     *("llama", "mistral", "mixtral", "smollm3", "granite", "granitemoe", "granitemoehybrid", "olmo", "arcee"),
     *("ministral3", "granitemoeshared", "llama/both-ways", "granite_swa", "granitemoe_swa"),
@@ -75,7 +76,7 @@ _UNTRANSPOSED = ("gpt_oss", "llama4_text")
 
 
 def architecture_of(model_type: str, both_ways: bool = False) -> str:
-    """Name of a family in GGUF. both_ways: whether all tokens attend to each other in a model of Gemma."""
+    """The name of a family in GGUF files. both_ways: whether the model is a Gemma without a causal mask."""
     return "gemma-embedding" if both_ways else _ARCHITECTURES.get(model_type, model_type)
 
 
@@ -86,9 +87,9 @@ def write_gguf(
     change: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
     fuse_qkv: bool = False,
 ) -> Path:
-    """Write the model of a directory.
+    """Write the model of a checkpoint directory as a GGUF file.
 
-    change: adds metadata, for example a tokenizer.
+    change: adds metadata to the file, for example a tokenizer.
     fuse_qkv: whether one tensor has the queries, keys and values of a layer (`--fuse-qkv`).
     """
     hf = json.loads((directory / "config.json").read_text())
@@ -141,11 +142,11 @@ def write_gguf(
 
 
 Stored = Mapping[str, tuple[np.ndarray, gguf.GGMLQuantizationType | None]]
-"""The tensors of a file with their types; None for numpy's."""
+"""By name, the tensors of a file and their block types. None: the type of the numpy array."""
 
 
 def _fused(tensors: Stored) -> Stored:
-    """One tensor with the rows of queries, keys and values, in each layer that has all three in one type."""
+    """Join the matrices of queries, keys and values in each layer where all three have the same type."""
     out = dict(tensors)
     for name in tensors:
         if not re.match(r"blk\.\d+\.attn_q\.", name):
@@ -210,7 +211,7 @@ def _add_settings(writer: gguf.GGUFWriter, hf: Mapping[str, Any]) -> None:
 
 
 def add_value(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
-    """Add a value, in place of an earlier one of the same key. None adds nothing."""
+    """Add a metadata value, which replaces an earlier one of the same key. None adds nothing."""
     if value is None:
         return
     writer.kv_data[0].pop(key, None)
@@ -219,7 +220,7 @@ def add_value(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
 
 
 def _changed(hf: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
-    """The tensors of the file: see `CHANGES`."""
+    """The tensors that `CHANGES` makes from those of a checkpoint."""
     change = CHANGES.get(hf["model_type"], lambda hf, name, tensor: [(name, tensor)])
     for name, tensor in tensors.items():
         yield from change(hf, name, tensor)
@@ -230,7 +231,7 @@ def _falcon_heads(hf: Mapping[str, Any]) -> int:
 
 
 def _rope_tensors(hf: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Divisors of the rotary frequencies, as the converter computes them."""
+    """Tensors with divisors of the rotary frequencies, as llama.cpp's converter computes them."""
     rope = hf.get("rope_parameters") or {}
     if rope.get("rope_type") == "longrope":
         return {
@@ -259,13 +260,13 @@ def _rope_tensors(hf: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _older_name(name: str) -> str:
-    """The name before transformers 5, which is in the tables of the `gguf` package."""
+    """The name that a tensor had before transformers 5, which the tables of the `gguf` package contain."""
     name = name.replace("e_score_correction_bias", "e_score_correction.bias")
     return name.replace("mlp.gate.", "block_sparse_moe.gate.") if "block_sparse" in name else name
 
 
 def _stacked(kind: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """One tensor for each matrix of all experts and, in StableLM, for the norms of all heads."""
+    """Stack the matrices of all experts into one tensor and, in StableLM, the norms of all heads."""
     out: dict[str, np.ndarray] = {}
     groups: dict[str, list[np.ndarray]] = {}
     for name in sorted(
@@ -295,12 +296,12 @@ def _stacked(kind: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
 
 
 def _group(parts: Sequence[str]) -> str:
-    """The part of a tensor name that an index follows, such as `experts` in `experts.3.w1`."""
+    """The part of a tensor name before an index, such as `experts` in `experts.3.w1`."""
     return next(part for part in parts if part in _GROUPS)
 
 
 def _layout(hf: Mapping[str, Any], name: str, tensor: np.ndarray) -> np.ndarray:
-    """Rearrange a tensor, or the blocks of its rows, as the converter does."""
+    """Rearrange the rows of a tensor, which may be quantised, as llama.cpp's converter does."""
     kind, rows = hf["model_type"], len(tensor)
     heads = hf.get("num_attention_heads") or hf.get("n_head")
     kv_heads = hf.get("num_key_value_heads") or heads
@@ -322,7 +323,7 @@ def _layout(hf: Mapping[str, Any], name: str, tensor: np.ndarray) -> np.ndarray:
 
 
 def q4_k(matrix: np.ndarray) -> tuple[np.ndarray, gguf.GGMLQuantizationType]:
-    """Round a matrix to Q4_K blocks: groups of 32 with a scale and a minimum of six bits."""
+    """Round a matrix to Q4_K blocks: groups of 32 weights, with a scale and a minimum of six bits each."""
     groups = matrix.astype(np.float32).reshape(-1, 8, 32)
     low = np.minimum(groups.min(2), 0)
     steps = np.maximum((groups.max(2) - low) / 15, 1e-8)
@@ -359,7 +360,7 @@ def q4_k(matrix: np.ndarray) -> tuple[np.ndarray, gguf.GGMLQuantizationType]:
 
 
 def q6_k(matrix: np.ndarray) -> tuple[np.ndarray, gguf.GGMLQuantizationType]:
-    """Round a matrix to Q6_K blocks: groups of 16 with a scale of eight bits."""
+    """Round a matrix to Q6_K blocks: groups of 16 weights, with a scale of eight bits each."""
     groups = matrix.astype(np.float32).reshape(-1, 16, 16)
     steps = np.abs(groups).max(2) / 31
     unit = np.maximum(steps.max(1, keepdims=True) / 127, 1e-8).astype(np.float16)

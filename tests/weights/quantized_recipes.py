@@ -1,7 +1,8 @@
-"""Quantise matrices and store them as published formats do, one number after the other.
+"""Make random quantised matrices in published formats, one value at a time.
 
-Each recipe returns the tensors of one module, by the ending of their names, and the weights that they stand for in
-float64, [out, in]. The bit layouts are written with Python integers, so that they share nothing with the readers.
+Each function returns the stored tensors of one layer, by the ending of their names, and the weights that they stand
+for, [out, in] in float64. Bits are written with Python integers, so that the code has nothing in common with our
+readers.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Stored = tuple[dict[str, Tensor], Tensor]
 
 
 def words(numbers: Sequence[int], bits: int) -> list[int]:
-    """Numbers as a stream of bits, lowest first, in signed 32-bit words."""
+    """Pack integers of `bits` bits into signed 32-bit words, from the lowest bit on."""
     stream = sum(number << (index * bits) for index, number in enumerate(numbers))
     count = -(-len(numbers) * bits // 32)
     unsigned = [(stream >> (32 * index)) & 0xFFFFFFFF for index in range(count)]
@@ -25,17 +26,17 @@ def words(numbers: Sequence[int], bits: int) -> list[int]:
 
 
 def packed_columns(codes: Tensor, bits: int) -> Tensor:
-    """Pack the numbers of each column: [rows, columns] -> [rows * bits / 32, columns], int32."""
+    """Pack the codes of each column: [rows, columns] → [rows * bits / 32, columns], int32."""
     return torch.tensor([words(column.tolist(), bits) for column in codes.T], dtype=torch.int32).T.contiguous()
 
 
 def packed_rows(codes: Tensor, bits: int) -> Tensor:
-    """Pack the numbers of each row: [rows, columns] -> [rows, columns * bits / 32], int32."""
+    """Pack the codes of each row: [rows, columns] → [rows, columns * bits / 32], int32."""
     return torch.tensor([words(row.tolist(), bits) for row in codes], dtype=torch.int32)
 
 
 def random_codes(out: int, width: int, bits: int, groups: int, symmetric: bool, seed: int) -> tuple[Tensor, ...]:
-    """Random codes [out, in], scales [out, groups] as float16 stores them, and zero points [out, groups]."""
+    """Random codes, [out, in], scales rounded to float16, [out, groups], and zero points, [out, groups]."""
     generator = torch.Generator().manual_seed(seed)
     codes = torch.randint(0, 1 << bits, (out, width), generator=generator)
     scales = (torch.rand(out, groups, generator=generator) * 0.02 + 0.002) * 8 / (1 << bits)
@@ -88,7 +89,7 @@ def awq(out: int, width: int, group: int = 32, seed: int = 0) -> Stored:
 
 
 def fp8(out: int, width: int, block: tuple[int, int] | None = None, channel: bool = False, seed: int = 0) -> Stored:
-    """fp8 with scales of blocks, of output features, or one scale."""
+    """fp8 with a scale per `block`, per output (`channel`), or for the whole matrix."""
     generator = torch.Generator().manual_seed(seed)
     numbers = (torch.randn(out, width, generator=generator) * 40).to(torch.float8_e4m3fn)
     rows, columns = block or ((1, width) if channel else (out, width))
@@ -102,7 +103,8 @@ def fp8(out: int, width: int, block: tuple[int, int] | None = None, channel: boo
 def compressed(out: int, width: int, arguments: dict[str, Any], name: str, seed: int = 0) -> Stored:
     """compressed-tensors, written and read back by that package.
 
-    arguments: `weights` of a group of `config_groups`. name: format of the package, for example `pack-quantized`.
+    arguments: the settings `weights` in a group of `config_groups`. name: the package's name for the format, for
+        example `pack-quantized`.
     """
     from compressed_tensors.compressors import BaseCompressor
     from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
@@ -134,7 +136,7 @@ def mxfp4(
     numbers = torch.randint(0, 16, (experts, out, width // 32, 32), generator=generator)
     exponents = torch.randint(exponents_from, exponents_to, (experts, out, width // 32), generator=generator)
     signs, powers, fractions = numbers >> 3, (numbers >> 1) & 3, numbers & 1
-    # Sign, two bits of exponent with bias 1, one bit of fraction; without exponent, the fraction is a half.
+    # Sign, two bits of exponent with bias 1, one bit of fraction. With exponent 0, the fraction counts 1/2.
     sizes = torch.where(powers == 0, fractions * 0.5, (1 + fractions * 0.5) * 2.0 ** (powers - 1))
     weights = (1 - 2 * signs) * sizes.double() * 2.0 ** (exponents - 127).double()[..., None]
     return {
@@ -144,11 +146,11 @@ def mxfp4(
 
 
 E2M1 = (0, 0.5, 1, 1.5, 2, 3, 4, 6)
-"""Magnitudes of 4-bit floating-point numbers; the highest bit is the sign."""
+"""Absolute values of 4-bit floating-point numbers by their low three bits. The highest bit is the sign."""
 
 
 def nvfp4(out: int, width: int, seed: int = 0, *, divides: bool = False) -> Stored:
-    """NVFP4 as Model Optimizer stores it, or as compressed-tensors does. divides: the latter."""
+    """NVFP4 as Model Optimizer stores it. divides: as compressed-tensors does, with a global scale that divides."""
     generator = torch.Generator().manual_seed(seed)
     codes = torch.randint(0, 16, (out, width), generator=generator)
     scales = (torch.rand(out, width // 16, generator=generator) * 300 + 1).to(torch.float8_e4m3fn)
@@ -166,11 +168,11 @@ def nvfp4(out: int, width: int, seed: int = 0, *, divides: bool = False) -> Stor
 
 _NEGATIVE = (-1.0, -0.69619, -0.52507, -0.39492, -0.28444, -0.18477, -0.09105)
 NF4 = (*_NEGATIVE, 0.0, 0.07958, 0.16093, 0.24611, 0.33792, 0.44071, 0.56262, 0.72296, 1.0)
-"""Values of the codes of NF4, to five decimals."""
+"""The 16 values of NF4, in the order of their codes, to five decimals."""
 
 
 def nested_nf4(out: int, width: int, block: int = 64, nested: int = 4, seed: int = 0) -> Stored:
-    """NF4 whose scales are codes, with a scale for each `nested` of them, as bitsandbytes stores it."""
+    """NF4 with quantised scales, as bitsandbytes stores it. nested: number of scales that share a scale."""
     generator = torch.Generator().manual_seed(seed)
     count = out * width
     blocks = -(-count // block)
@@ -194,7 +196,7 @@ def nested_nf4(out: int, width: int, block: int = 64, nested: int = 4, seed: int
 
 
 def llm_int8(out: int, width: int, seed: int = 0) -> Stored:
-    """int8 as bitsandbytes stores it."""
+    """int8 with a scale per output, as bitsandbytes stores it."""
     generator = torch.Generator().manual_seed(seed)
     codes = torch.randint(-127, 128, (out, width), generator=generator, dtype=torch.int8)
     largest = torch.rand(out, generator=generator) * 0.1 + 0.01

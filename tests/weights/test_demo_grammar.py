@@ -1,4 +1,7 @@
-"""Grammars of the demo models: French is correct, each sentence has one translation, training has no held-out text."""
+"""Grammars that generate the demo models' texts: French is correct, and each sentence has only one translation.
+
+The training texts contain no held-out text.
+"""
 
 from __future__ import annotations
 

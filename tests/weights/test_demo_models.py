@@ -1,4 +1,4 @@
-"""The shipped demo models are complete and small, and reach their target metrics on held-out data."""
+"""The demo models in the repository are complete and small, and reach their target metrics on held-out data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every block type of GGUF is decoded to the same float32 bits as by the `gguf` package."""
+"""Every block type of GGUF is decoded to the same float32 bits as with the `gguf` package."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ QUANTIZED = {kind: block for kind, block in TYPES.items() if block.weights > 1}
 
 
 def random_blocks(name: str, rows: int, inputs: int, seed: int = 0, largest: float = 0.05) -> np.ndarray:
-    """Rows of random blocks. Every pattern of bytes is a block; scales in float16 are made at most `largest`."""
+    """Rows of random blocks: any bytes are a valid block, except that float16 scales are at most `largest`."""
     block = next(block for block in TYPES.values() if block.name == name)
     generator = np.random.default_rng(seed)
     blocks = generator.integers(0, 256, (rows, inputs // block.weights, block.nbytes), dtype=np.uint8)
     for start in SCALES[name]:
         scale = generator.uniform(-largest, largest, blocks.shape[:2]).astype(np.float16)
         blocks[..., start : start + 2] = scale[..., None].view(np.uint8)
-    if name == "IQ1_M":  # the exponent of its float16 is in a half of its last two bytes; small here
+    if name == "IQ1_M":  # the exponent of its float16 is in half of its last two bytes, and made small here
         blocks[..., 53] &= 0x0F
         blocks[..., 55] = blocks[..., 55] & 0x8F | 0x20
     return blocks.reshape(rows, -1)
@@ -39,9 +39,9 @@ SCALES = {
     "TQ2_0": (64,),
     **dict.fromkeys(("MXFP4", "NVFP4", "IQ1_M"), ()),
 }
-"""Offsets of the float16 numbers in a block."""
+"""Offsets in bytes of the float16 scales in a block."""
 SPANS = {"TQ1_0": 2, "IQ2_XS": 86, "IQ2_S": 86, "IQ1_S": 5, "IQ1_M": 18}
-"""Difference of the largest and the smallest code, for types that do not use all codes of their bits."""
+"""Difference of the largest and the smallest code, for types that do not use all codes that their bits allow."""
 
 
 @pytest.mark.parametrize("kind", QUANTIZED, ids=lambda kind: TYPES[kind].name)

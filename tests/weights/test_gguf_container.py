@@ -1,4 +1,4 @@
-"""GGUF files that are damaged, in pieces, or of kinds that are not supported."""
+"""GGUF files that are damaged, split into several files, or of a kind that we do not support."""
 
 from __future__ import annotations
 

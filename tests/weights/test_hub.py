@@ -1,4 +1,4 @@
-"""Models from the hub: which files, one revision, continued downloads, hashes, and what refusals say."""
+"""Downloads from the Hugging Face hub: the files, one revision, continued downloads, hashes, and error messages."""
 
 from __future__ import annotations
 

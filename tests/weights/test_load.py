@@ -1,4 +1,4 @@
-"""Strict loading of weights: conversion by rules, dtypes, progress, tied tensors, one error for all differences."""
+"""Strict loading of weights: conversion by rules, dtypes, progress, tied tensors, and one error for all mismatches."""
 
 from __future__ import annotations
 

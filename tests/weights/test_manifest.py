@@ -1,4 +1,4 @@
-"""The SHA-256 manifest of a checkpoint: changed, missing and misplaced files are refused."""
+"""The SHA-256 manifest of a checkpoint: a checkpoint with changed, missing or misplaced files is refused."""
 
 from __future__ import annotations
 

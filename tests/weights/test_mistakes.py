@@ -1,4 +1,4 @@
-"""Directories that are no checkpoint: each gets one line that says what it is and what to write instead."""
+"""A path that is not a checkpoint gives a one-line error that says what it is and what to write instead."""
 
 from __future__ import annotations
 

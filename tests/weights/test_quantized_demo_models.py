@@ -10,10 +10,12 @@ import torch
 from transformers import AutoTokenizer, MarianTokenizer
 
 from models.checkpoint.loader import load_model
-from server.engine.process.loading import build, load
+from server.engine.loading.load import load
+from server.engine.loading.model_building import build
 from server.engine.stepping.engine import Engine
 from server.ipc.wire.descriptions import EngineOptions, ModelSpec
-from server.ipc.wire.messages import Encode, EncodeItem, Generate, GenerateRow
+from server.ipc.wire.encode_messages import Encode, EncodeItem
+from server.ipc.wire.generate_messages import Generate, GenerateRow
 from server.ipc.wire.params import GenerationParams
 from tests.engine.harness import run
 from tests.parity.paged import Rows
@@ -22,7 +24,7 @@ from weights.demo.train.training import HOME
 
 CPU = torch.device("cpu")
 LOSS = {"int8": 0.01, "int4": 0.01, "int8 cache": 0.005}
-"""Largest loss of exact translations, and largest change of perplexity, by quantization."""
+"""By quantisation: the largest allowed loss of exact translations, and relative change of perplexity."""
 
 
 def engine(name: str, kind: str | None) -> Engine:

@@ -1,4 +1,4 @@
-"""Quantised matrices: their arithmetic, and the layout changes that rules apply to them."""
+"""Quantised matrices: their arithmetic, and the changes of layout that weight rules make."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def matrix(group: int = 8, minimums: bool = True, table: bool = False, units: bo
 
 
 def reference(matrix: QuantizedMatrix) -> Tensor:
-    """The documented formula, one number after the other, in float64."""
+    """The weights by the documented formula, computed one value at a time in float64."""
     result = torch.empty(matrix.shape, dtype=torch.float64)
     for o in range(matrix.shape[0]):
         for i in range(matrix.shape[1]):

@@ -17,7 +17,7 @@ from weights.resolve import file_in, has_weights, resolve
 
 @pytest.fixture(autouse=True)
 def no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An empty cache, and a hub that cannot be reached. `test_hub.py` has a stand-in for it."""
+    """Set an empty cache and a hub that cannot be reached. `test_hub.py` uses a stand-in for the hub."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:1")
@@ -82,7 +82,7 @@ def test_modules_name_the_folder_of_the_transformer(tmp_path: Path):
 
 
 def test_other_modules_are_named(tmp_path: Path):
-    """Serving the folder of one module alone would give other vectors."""
+    """An embedding model with an unsupported module is refused: without this module, it would give other embeddings."""
     modules = [{"type": "sentence_transformers.models.CNN", "path": "0_CNN"}]
     (tmp_path / "modules.json").write_text(json.dumps(modules))
     (tmp_path / "0_CNN").mkdir()

@@ -1,4 +1,4 @@
-"""Weight rules: name matching, layout changes, and errors for shapes that do not fit."""
+"""Weight rules: which names match, changes of layout, and errors for wrong shapes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The wheel of `make wheel` works without a compiler, with kernels that share the threads of torch.
+"""The wheel that `make wheel` builds works without a compiler, and its kernels share the threads of torch.
 
-It is installed into an environment that borrows the packages of this one. `make test-wheel` builds it and runs this.
+The tests install it into an environment that uses the other packages of this environment. `make test-wheel` builds the
+wheel and runs the tests.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def wheel() -> Path:
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel, and all other packages of this environment."""
+    """The folder of an environment with the wheel and all other packages of this environment."""
     home = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
     python = home / "bin" / "python"

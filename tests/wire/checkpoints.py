@@ -54,7 +54,7 @@ def write_translator(directory: Path, source: str, target: str) -> Path:
 
 
 def write_all(root: Path) -> list[str]:
-    """Write one checkpoint for each kind of model of the fake worker. Returns them as arguments for `serve`."""
+    """Write one checkpoint for each kind of model of the fake worker. Returns the arguments of `serve` for them."""
     for name in ("decoder", "embedder"):
         write_checkpoint(root / name)
     (root / "embedder" / "config_sentence_transformers.json").write_text(

@@ -31,8 +31,8 @@ class Process:
     """A server process. A thread reads its output, so that it never blocks on a full pipe.
 
     arguments: arguments of `triptych serve`.
-    command: command line for a new interpreter; by default a warm process with the fake worker.
-    environment: variables added to those of this process.
+    command: command line that starts a new interpreter; by default, a warm process with the fake worker runs instead.
+    environment: variables added to those of the test process.
     """
 
     def __init__(
@@ -89,11 +89,11 @@ class Process:
         return httpx.post(self.url + path, timeout=HANG_SECONDS, **more)
 
     def wait(self) -> int:
-        """Wait for the end and return the exit status."""
+        """Wait until the process ends, and return its exit status."""
         return self.process.wait(HANG_SECONDS)
 
     def metric(self, name: str) -> float:
-        """The sum of all series of a metric."""
+        """The value of a metric, summed over all its labels."""
         page = self.get("/metrics").text
         found = re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", page, re.MULTILINE)
         return sum(map(float, found))
@@ -113,7 +113,7 @@ class Process:
 
 
 def _is_worker(child: psutil.Process) -> bool:
-    """Whether a child of a server is a worker that runs. Templates and grammars have processes too."""
+    """Whether a child process of a server is a running worker. Templates and grammars have processes too."""
     try:
         return child.status() != psutil.STATUS_ZOMBIE and "--fd" in child.cmdline()
     except (psutil.NoSuchProcess, psutil.ZombieProcess):
@@ -131,7 +131,7 @@ def parse_events(text: str) -> list[tuple[str, dict]]:
 
 
 LONG_LIMITS = ("--stale-seconds", "60", "--hang-seconds", "120", "--body-timeout-seconds", "60")
-"""Long time limits for tests that do not test these limits, because a test machine may stall."""
+"""Options with long time limits, for tests of other things, because a test machine may stall."""
 
 
 @pytest.fixture(scope="session")
@@ -141,7 +141,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.fixture(scope="session")
 def shared_server(checkpoints: list[str]) -> Iterator[Process]:
-    """One server for all tests that leave it unchanged."""
+    """A server that is shared by all tests that do not change it."""
     server = Process("serve", "--port", "0", *checkpoints, *LONG_LIMITS, command=SERVE)
     try:
         yield server.wait_ready()
@@ -151,7 +151,7 @@ def shared_server(checkpoints: list[str]) -> Iterator[Process]:
 
 @pytest.fixture
 def start(checkpoints: list[str]) -> Iterator[Callable[..., Process]]:
-    """Starts servers that are stopped at the end of the test."""
+    """A function that starts a server, which is stopped at the end of the test."""
     started: list[Process] = []
 
     def begin(*arguments: str, models: list[str] | None = None, **options: dict[str, str]) -> Process:

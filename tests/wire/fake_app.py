@@ -1,4 +1,4 @@
-"""The application with the fake worker, for any ASGI server: `uvicorn --factory tests.wire.fake_app:create`."""
+"""Make the application with the fake worker, for any ASGI server: `uvicorn --factory tests.wire.fake_app:create`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """A worker without a model: it speaks the real messages, and tests can predict its answers.
 
-Run as `fake_worker.py --fd N`. The beginning of a model's name selects its tasks (`TASKS`). Generation repeats the
-prompt and then ends the text. The repeated prompt is rotated by the seed when sampling, and by the rank of the
-hypothesis otherwise. Every token has log-probability -0.5, minus the number of bytes of the rotation when sampling.
-The first byte of the prompt (or source) can cause a failure:
+Run as `fake_worker.py --fd N`. The start of a model's name selects its tasks (`TASKS`). Generation repeats the prompt
+and then ends the text. The repeated prompt is rotated by as many bytes as the seed says when sampling, and otherwise by
+the rank of the hypothesis. Every token has log-probability -0.5, minus the number of rotated bytes when sampling. The
+first byte of the prompt (or source) can cause a failure:
 
     `!`  the process dies     `#`  the process hangs     `%`  the request fails
 
@@ -24,32 +24,22 @@ import sys
 import time
 
 from server.ipc.wire.descriptions import GenerationInfo, ModelInfo, ModelSpec
+from server.ipc.wire.encode_messages import Encode, Encoded
 from server.ipc.wire.frames import FRAME_HEADER, encode_frame
-from server.ipc.wire.logprobs import Logprobs, TokenLogprob, pack
-from server.ipc.wire.messages import (
-    Abort,
-    Configure,
-    Encode,
-    Encoded,
-    Failed,
+from server.ipc.wire.generate_messages import (
     Finished,
     ForgetSequences,
     Generate,
     GenerateRow,
     Hypothesis,
-    LoadFailed,
-    PreparingKernels,
-    Progress,
     PromptScored,
-    Ready,
     SequencePart,
-    Shutdown,
-    Stats,
-    StepOutput,
-    StepTiming,
     Tokens,
-    decode_to_worker,
 )
+from server.ipc.wire.logprobs import Logprobs, TokenLogprob, pack
+from server.ipc.wire.messages import decode_to_worker
+from server.ipc.wire.step_messages import Abort, Failed, Stats, StepOutput, StepTiming
+from server.ipc.wire.worker_messages import Configure, LoadFailed, PreparingKernels, Progress, Ready, Shutdown
 
 BOS, EOS, PAD, FIRST_BYTE, VOCAB = 0, 1, 2, 3, 259
 HOLD = FIRST_BYTE + ord("&")
@@ -112,7 +102,7 @@ def tag(token: int, count: float) -> list[float]:
 
 
 class FakeSequence:
-    """One row of a Generate message. Its whole answer is known at once and is sent token by token."""
+    """A row of a Generate message. Its answer is known from the start and is sent token by token."""
 
     def __init__(self, message: Generate, row: GenerateRow) -> None:
         self.message = message
@@ -124,7 +114,7 @@ class FakeSequence:
         self.hold_position = tokens.index(HOLD) if HOLD in tokens and not PLAIN else -1
 
     def answer(self, rank: int) -> Hypothesis:
-        """The hypothesis with this rank. rank: 0 for the best one."""
+        """The hypothesis with a rank, which is 0 for the best one."""
         params = self.message.params
         prompt = [token for token in self.prompt if token >= FIRST_BYTE]
         rotation = (self.row.seed if params.do_sample else rank) % max(1, len(prompt))
@@ -185,7 +175,7 @@ def encode(message: Encode, index: int) -> Encoded:
 
 
 class Worker:
-    """The loop of the fake worker on its socket to the server."""
+    """Reads messages of the server from a socket and answers them."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -197,11 +187,11 @@ class Worker:
         self.released = False
 
     def release(self, *_: object) -> None:
-        """Let sequences continue after a `&` (signal handler)."""
+        """The signal handler that lets sequences continue after a `&`."""
         self.released = True
 
     def is_held(self, sequence: FakeSequence) -> bool:
-        """Whether a sequence has reached a `&` that was not released."""
+        """Whether a sequence waits at a `&`."""
         return sequence.num_generated == sequence.hold_position and not self.released
 
     def send(self, message: object) -> None:

@@ -1,4 +1,4 @@
-"""`allowed_sequences` and wide beams over a socket: what is accepted, and what is refused by name."""
+"""`allowed_sequences` and wide beams over a socket: what is accepted. An error names the refused field."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_accepted(client: httpx.Client, more: dict[str, object]) -> None:
 
 
 def test_more_beams_than_the_cache_has_blocks_are_not_blamed_on_the_prompt(client: httpx.Client) -> None:
-    """A client that shortens its prompt after `context_length_exceeded` would never be answered."""
+    """The error must not be `context_length_exceeded`, after which a client would shorten its prompt without end."""
     for beams, code in ((64, 200), (65, "request_too_large")):
         body = {"model": "decoder", "prompt": "a", "num_beams": beams, "max_new_tokens": 1, "allowed_sequences": TWO}
         answer = post(client, "/generate", **body)

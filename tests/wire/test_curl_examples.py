@@ -1,4 +1,7 @@
-"""The `curl` commands that LibreTranslate and DeepL document, with another host and key. The fake engine echoes."""
+"""The `curl` commands in the documentation of LibreTranslate and DeepL work with our host and key.
+
+The fake engine repeats texts instead of translating them.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,13 @@ AUTH = "--header 'Authorization: DeepL-Auth-Key KEY'"
 TYPE = "--header 'Content-Type: application/json'"
 _LINES = Path(__file__).with_name("curl_examples.txt").read_text().splitlines()
 EXAMPLES = list(zip(_LINES[::2], _LINES[1::2], strict=True))
-"""Each command, and members that its answer has, or items of its list."""
+"""Pairs of a command and of what its answer must contain: members of an object, or items of a list."""
 Curl = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
 def curl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Curl]:
-    """Run a command in a directory with two documents. HOST, KEY and further names in capitals are replaced."""
+    """A function that runs a command in a folder with two documents. It first replaces HOST, KEY and similar names."""
     root = tmp_path_factory.mktemp("curl")
     (root / "keys").write_text(KEY + "\n")
     (root / "document.txt").write_text("Hello, world!\n")
@@ -111,7 +114,7 @@ def test_deepl_glossaries(curl: Curl) -> None:
 
 
 def test_deepl_glossaries_of_version_3(curl: Curl) -> None:
-    """The commands of DeepL's page in its order, without the one whose JSON has a comma too many."""
+    """The commands of DeepL's page, in the page's order, without the one whose JSON is invalid."""
     back = '{"source_lang": "de", "target_lang": "en", "entries": "Guten Tag\\tHello", "entries_format": "tsv"}'
     there = '{"source_lang": "en", "target_lang": "de", "entries": "Hello\\tGuten Tag", "entries_format": "tsv"}'
     body = f'{{"name": "My Glossary", "dictionaries": [{there}, {back}]}}'

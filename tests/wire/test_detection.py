@@ -1,6 +1,6 @@
-"""Translation of texts whose language the request leaves open, with several languages, over a socket.
+"""Translation of texts whose language the request does not state, over a socket. The server has several languages.
 
-The fake engine repeats the source, so the answer shows which model and language were chosen.
+The fake engine repeats what the model reads, so the answer shows which model and language were chosen.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def test_only_languages_with_a_translation_to_the_target_are_considered(server: 
 
 
 def test_a_text_in_the_target_language_is_returned(server: Process) -> None:
-    """Detected or stated, as plain text or HTML. Its model reads other languages only."""
+    """A text is returned unchanged if it is already in the target language, which may be detected or stated."""
     body = {"q": [ENGLISH, FRENCH, "42"], "source": "auto", "target": "en"}
     answer = server.post("/translate", json=body).json()
     assert answer["translatedText"] == body["q"]

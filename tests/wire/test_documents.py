@@ -1,4 +1,7 @@
-"""Documents over a socket: DeepL's upload, status and result, and LibreTranslate's link. The fake engine echoes."""
+"""Documents over a socket: upload, status and result as with DeepL, and download link as with LibreTranslate.
+
+The fake engine repeats texts instead of translating them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ def upload(client: httpx.Client, data: bytes | str, name: str = "a.txt", **field
 
 
 def fetch(client: httpx.Client, data: bytes | str, name: str = "a.txt", **fields: str) -> httpx.Response:
-    """The translated document of an upload, as DeepL's clients fetch it."""
+    """Upload a document, wait for its translation and fetch it, as DeepL's clients do."""
     answer = upload(client, data, name, **fields)
     assert answer.status_code == 200, answer.text
     handle = answer.json()
@@ -132,7 +135,10 @@ def test_the_command_line_translates_a_document(
 
 
 def test_keys_memory_and_time(tmp_path: Path) -> None:
-    """A document belongs to its key. Its time ends, and one that is too large for the memory is refused."""
+    """Only the API key that uploaded a document can read it.
+
+    It expires, and one too large for the memory is refused.
+    """
     (tmp_path / "keys").write_text("one\ntwo\n")
     model = write_translator(tmp_path / "translator", "en", "de")
     limits = ("--documents-memory", "4096", "--documents-ttl-seconds", "10", "--max-document-bytes", "2000")

@@ -141,7 +141,7 @@ def test_classify_functions_and_top_k(client: httpx.Client) -> None:
 
 def test_classify_lists_and_pairs(client: httpx.Client) -> None:
     answers = post(client, "/classify", inputs=["ab", ["c", "de"], ["f"]], raw_scores=True)
-    # a pair "c</s>de</s>" has 5 tokens, 3 of them of the second type
+    # a pair "c</s>de</s>" has 5 tokens, of which 3 have the second type
     by_label = [{label["label"]: label["score"] for label in answer} for answer in answers]
     assert by_label == [
         {"bad": 0.0, "fair": 1.0, "good": 3.0},

@@ -1,4 +1,4 @@
-"""Wishes and refused fields over a socket: dropped parameters are named in a header, refused ones in the error."""
+"""Fields that we do not implement, over a socket: a header names ignored fields, the error message refused ones."""
 
 from __future__ import annotations
 
@@ -114,7 +114,10 @@ def test_a_forced_choice_of_a_dropped_tool_is_an_error(post: Callable[..., httpx
 
 
 def test_a_changing_line_leaves_the_prompt_cached(post: Callable[..., httpx.Response]) -> None:
-    """The prompt does not have the line, so the number of its tokens does not depend on it."""
+    """A system prompt may begin with a line that changes in each request.
+
+    It is removed, so it does not change prompts.
+    """
     system = [{"type": "text", "text": "x-anthropic-billing-header: cch=%s;"}, {"type": "text", "text": "Be brief."}]
     counts = []
     for text in ("", "x-anthropic-billing-header: a;\n", "x-anthropic-billing-header: another one;\n"):

@@ -1,4 +1,4 @@
-"""Every field of `/generate` over a socket: values within bounds pass; others are refused with the field's name."""
+"""Every field of `/generate` over a socket: values within bounds are accepted; errors for others name the field."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ def test_the_nesting_limit_applies_to_schemas(client: httpx.Client, depth: int) 
 
 
 def test_text_with_a_format_is_decoded_byte_by_byte(client: httpx.Client) -> None:
-    """The fake engine ignores the grammar. Tokens are single bytes, so characters arrive in parts."""
+    """Tokens are single bytes, so characters arrive in parts. The fake engine ignores the grammar."""
     for prompt in ("héllo 😀 wörld", "[1, 2 , 3]"):
         body = {"prompt": prompt, "response_format": {"type": "json_object"}}
         assert generate(client, **body)["choices"][0]["text"] == prompt

@@ -1,7 +1,7 @@
 """/fill_mask over a socket.
 
-If the mask is token i of the text, the words of the fake worker are the letters i, i + 1, ... of the alphabet, counted
-from 0. Their scores are 1/2, 1/3 and so on. With targets, the words are the targets in their order.
+If the mask is the token with index i, the fake worker proposes letters of the alphabet from index i on as words, with
+the scores 1/2, 1/3 and so on. If the request has targets, it proposes the targets in their order.
 """
 
 from __future__ import annotations

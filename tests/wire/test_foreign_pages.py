@@ -1,4 +1,4 @@
-"""`Host` and `Origin` over raw sockets: requests of foreign pages, of load balancers, and of nginx in its two forms."""
+"""The headers `Host` and `Origin`, over raw sockets: requests from other sites' pages, load balancers and nginx."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BODY = b'{"model": "decoder", "inputs": "ab"}'
 
 
 class RawConnection:
-    """A connection that sends exactly the given headers and stays open."""
+    """A connection that sends exactly the given headers, and that stays open."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -32,7 +32,10 @@ class RawConnection:
         self._socket.close()
 
     def ask(self, line: str, *headers: str, body: bytes = b"", length: int | None = None) -> tuple[int, bytes]:
-        """Status and body of the answer. length: value of `Content-Length`, by default that of the body."""
+        """Send a request; returns status and body of the answer.
+
+        length: the value of `Content-Length`, by default the length of the body.
+        """
         fields = [*headers, f"content-length: {len(body) if length is None else length}"]
         if body:
             fields.append("content-type: application/json")
@@ -47,7 +50,7 @@ class RawConnection:
 
 
 def test_a_foreign_page_is_refused_before_its_body_arrives(shared_server: Process) -> None:
-    """A form needs no permission of the browser. None of its bytes is read."""
+    """A browser sends a form of another site without asking the server first. The server reads none of its bytes."""
     for path in ("/translate", "/detect", "/v2/translate", "/v1/audio/transcriptions", "/api/generate", "/generate"):
         for fields in ((f"host: {NAME}",), ("host: localhost", f"origin: {ORIGIN}"), ("host: [::1]", "origin: null")):
             for kind in ("application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "text/plain"):
@@ -91,7 +94,7 @@ def test_a_request_has_one_host(shared_server: Process, line: str, hosts: tuple[
 def test_nginx_without_and_with_the_host_of_the_client(
     shared_server: Process, start: Callable[..., Process], checkpoints: list[str]
 ) -> None:
-    """nginx sends the name of its upstream, and with `proxy_set_header Host $host` that of the client."""
+    """By default, nginx sends the upstream's name as `Host`; with `proxy_set_header Host $host`, the client's."""
     named = start("--allowed-hosts", NAME, "--trusted-proxies", "127.0.0.1,::1").wait_ready()
     distrustful = start("--allowed-hosts", NAME).wait_ready()
     listed = start("--cors-origins", ORIGIN).wait_ready()

@@ -1,6 +1,7 @@
-"""Stored glossaries and suggestions on a full disk: 503, one line of log, nothing half written, and the rest goes on.
+"""Glossaries and suggestions cannot be stored on a full disk: status 503, one line in the log, no partial file.
 
-A limit of the size of files (RLIMIT_FSIZE) stands for the full disk: the system takes the first bytes, then refuses.
+All else continues to work. Instead of a full disk, there is a limit on file size (RLIMIT_FSIZE): the system writes the
+first bytes and then refuses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`/generate` over a socket. The fake engine echoes the prompt and then ends the text."""
+"""`/generate` over a socket. The fake engine repeats the prompt and then ends the text."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_beams(client: httpx.Client) -> None:
 
 
 def test_n_and_best_of_with_beams(client: httpx.Client) -> None:
-    """`n` answers are the best hypotheses of one search, alone and in a stream; `best_of` is how many are sought."""
+    """The `n` answers are the best hypotheses of one beam search, which looks for `best_of`. Streams give the same."""
     body = {"prompt": ["abc", "xyz"], "num_beams": 3, "max_new_tokens": 8}
     expected = generate(client, num_return_sequences=2, **body)
     for more in ({"n": 2}, {"n": 2, "best_of": 3}, {"n": 2, "num_return_sequences": 2}):
@@ -263,7 +263,7 @@ def test_a_prompt_must_fit(client: httpx.Client) -> None:
 
 
 def test_a_prompt_that_fits_no_pool_is_not_blamed_on_the_new_tokens(client: httpx.Client) -> None:
-    """With and without a limit on new tokens. A shorter answer would not help."""
+    """The error blames the prompt even if the request limits new tokens, because a shorter answer would not help."""
     for more in ({}, {"max_new_tokens": 1}, {"max_new_tokens": 400}):
         message = refused(client, "prompt", "context_length_exceeded", prompt="a" * 300, num_beams=16, **more)
         assert "with 16 beams" in message and "Lower" not in message
@@ -278,7 +278,7 @@ def test_a_model_without_the_operation_is_refused_with_its_routes(client: httpx.
 
 
 def test_best_of_returns_the_likeliest_answers(client: httpx.Client) -> None:
-    """In the fake engine, a larger seed gives a lower log-probability, so seed 0 is the best."""
+    """In the fake engine, a larger seed gives a lower log-probability, so the answer with seed 0 is the best."""
     body = {"prompt": ["abcd", "wxyz"], "n": 2, "temperature": 1.0, "seed": 1}
     answer = generate(client, best_of=4, **body)
     assert [(c["index"], c["text"], c["prompt_index"]) for c in answer["choices"]] == [
@@ -337,9 +337,12 @@ def test_a_deadline_after_the_first_byte_is_a_partial_answer(client: httpx.Clien
 
 
 def test_a_wait_and_an_answer_have_limits_of_their_own(start: Callable[..., Process]) -> None:
-    """The fake worker never starts the first two requests, and stops within the others."""
+    """The time limits of waiting and of answering are separate.
+
+    The fake worker never starts the first two requests, and stops in the middle of the others.
+    """
     waiting = {"model": "decoder", "prompt": "&"}
-    # The fake worker rotates the prompt of a request that samples.
+    # Temperature 0, because the fake worker rotates the prompt of a request that samples.
     begun = {"model": "decoder", "prompt": "abc&d", "max_tokens": 5, "temperature": 0}
     requests = [
         ("/generate", waiting | {"stream": True}),

@@ -1,4 +1,4 @@
-"""Hostile requests get a 4xx answer in valid JSON that repeats no input, and the server continues to work."""
+"""Hostile requests get a 4xx answer in valid JSON that repeats nothing of the request. The server continues to work."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ INVALID = {
 
 @pytest.mark.parametrize("name", INVALID)
 def test_bytes_that_are_not_http_get_json_with_an_id(name: str, shared_server: Process) -> None:
-    """As every other error, and with nothing of what was sent."""
+    """Bytes that are not HTTP get a JSON error with an id, which repeats nothing of what was sent."""
     received = raw(shared_server, INVALID[name])
     head, _, body = received.partition(b"\r\n\r\n")
     status = 431 if "headers above" in name else 400
@@ -186,7 +186,10 @@ def test_bytes_that_are_not_http_get_json_with_an_id(name: str, shared_server: P
 
 
 def test_bytes_that_are_not_http_fill_no_log(start: Callable[..., Process]) -> None:
-    """One line with the address and the id, and one with the number of the others. `Upgrade` is no fault."""
+    """Many requests that are not HTTP give few lines in the log: one for the first, then the number of further ones.
+
+    A request with `Upgrade` is not logged as a fault.
+    """
     server = start().wait_ready()
     for _ in range(50):
         raw(server, INVALID["method"])
@@ -197,7 +200,7 @@ def test_bytes_that_are_not_http_fill_no_log(start: Callable[..., Process]) -> N
 
 
 def test_garbage_behind_a_request_does_not_mix_with_its_answer(client: httpx.Client, shared_server: Process) -> None:
-    """The running answer is cut. A second head in the middle of its chunks would be a part of its text."""
+    """The running answer breaks off. An error response within its chunks would look like a part of its text."""
     body = b'{"model": "decoder", "prompt": "abc&", "stream": true}'  # the worker stops at &
     head = b"POST /generate HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
     url = httpx.URL(shared_server.url)
@@ -214,18 +217,18 @@ def test_garbage_behind_a_request_does_not_mix_with_its_answer(client: httpx.Cli
 
 TOKENIZE = b'{"model": "decoder", "inputs": "ab"}'
 H2C = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAAAAIAAAAB\r\n"
-"""What Java's client sends with the first request of a connection."""
+"""Headers that Java's HTTP client sends with the first request of a connection, to ask for HTTP/2."""
 
 
 def answers(received: bytes) -> list[int]:
-    """The statuses of the answers on a connection."""
+    """The status codes of all responses in the bytes that were received on a connection."""
     return [int(part[:3]) for part in received.split(b"HTTP/1.1 ")[1:]]
 
 
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("split", [None, 30, 90, 200])
 def test_an_upgrade_that_is_not_taken_changes_nothing(chunked: bool, split: int | None, shared_server: Process) -> None:
-    """The body is read, and so are the requests behind it."""
+    """A request that asks for HTTP/2 is answered in HTTP/1.1, and so are the requests after it on the connection."""
     head = b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n" + H2C
     length = b"transfer-encoding: chunked" if chunked else b"content-length: %d" % len(TOKENIZE)
     body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(TOKENIZE), TOKENIZE) if chunked else TOKENIZE
@@ -244,7 +247,7 @@ def test_an_upgrade_that_is_not_taken_changes_nothing(chunked: bool, split: int 
 
 
 def test_trailers_are_no_headers(shared_server: Process) -> None:
-    """A proxy that sets `Host`, keys and forwarded addresses has not seen them."""
+    """Trailers after a chunked body must not act as headers, because a proxy in front has not checked them."""
     head = b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n"
     body = b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n" % (len(TOKENIZE), TOKENIZE)
     trailers = b"host: evil.example\r\norigin: http://evil.example\r\nx-request-id: CaNaRy7f3\r\n\r\n"
@@ -268,7 +271,10 @@ def test_another_transfer_coding_is_refused(client: httpx.Client, shared_server:
     ],
 )
 def test_a_damaged_handshake_repeats_nothing(header: bytes, shared_server: Process) -> None:
-    """The library's answer would quote it, before any key is checked."""
+    """A faulty WebSocket handshake gets our own error.
+
+    The library's would quote the header, before any key is checked.
+    """
     fields = {
         b"host": b"localhost",
         b"connection": b"close, Upgrade",
@@ -284,7 +290,7 @@ def test_a_damaged_handshake_repeats_nothing(header: bytes, shared_server: Proce
 
 
 def test_a_body_of_many_small_chunks_costs_no_stack(shared_server: Process) -> None:
-    """Each chunk took 16 bytes of the stack of another server (CVE-2025-23310)."""
+    """Many small chunks need no stack. In another server, each chunk took 16 bytes of it (CVE-2025-23310)."""
     head = b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n"
     text = b'{"model": "decoder", "inputs": "%b"}' % (b"ab" * 20_000)
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in text)
@@ -293,7 +299,7 @@ def test_a_body_of_many_small_chunks_costs_no_stack(shared_server: Process) -> N
 
 
 def test_many_ranges_of_a_page_are_not_merged(client: httpx.Client) -> None:
-    """Merging took time with the square of their number (CVE-2025-62727)."""
+    """Many byte ranges in one request cost little. Starlette merged them in quadratic time (CVE-2025-62727)."""
     ranges = ",".join(f"{start}-{start + 1}" for start in range(0, 9000, 3))
     answer = client.get("/docs", headers={"range": f"bytes={ranges}", "accept": "text/html"})
     assert answer.status_code in (200, 416) and len(answer.content) < 1 << 20

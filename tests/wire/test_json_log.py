@@ -1,4 +1,4 @@
-"""`--log-format json` at level debug: every line is one JSON object with time and level, without any prompt or key."""
+"""`--log-format json` at level debug: every line is a JSON object with time and level, without any prompt or key."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_whole_log_of_a_server_in_json(start: Callable[..., Process], tmp_pa
 
 
 def send_canaries(url: str) -> None:
-    """Prompt and key in every place of a request: each route, valid and invalid bodies, paths, queries, headers."""
+    """Send a known prompt and key in every place: valid and invalid bodies of each route, paths, queries, headers."""
     with httpx.Client(base_url=url, headers={"x-api-key": KEY}, timeout=HANG_SECONDS) as http:
         body = {"prompt": PROMPT, "model": "decoder"}
         http.post("/generate", json=body, headers={"x-request-id": "canary-1"})

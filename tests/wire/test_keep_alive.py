@@ -1,6 +1,6 @@
-"""Kept connections over sockets, which in-process tests cannot see.
+"""Persistent connections (keep-alive), which need tests with real sockets.
 
-`HEAD` has the status of `GET` and no body, and `Upgrade` changes nothing. The connection goes on after both.
+`HEAD` has the status of `GET` and no body, and `Upgrade` changes nothing. The connection stays open after both.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STATUS_PATHS = frozenset({"/health", "/ready", "/info", "/metrics", "/openapi.js
 
 
 def _named(path: str) -> str:
-    """The path with `decoder` for its parameters."""
+    """The path of a route with `decoder` in place of its parameters."""
     return re.sub(r"{\w+(:\w+)?}", "decoder", path)
 
 
@@ -42,7 +42,7 @@ PATHS = [*GET_PATHS, *POST_PATHS, "/no/such/route"]
 
 
 class KeptConnection(http.client.HTTPConnection):
-    """A connection that fails when the server has closed it, instead of connecting again."""
+    """A connection that raises an error when the server has closed it, instead of connecting again."""
 
     def __init__(self, url: str) -> None:
         super().__init__(urlsplit(url).netloc, timeout=HANG_SECONDS)
@@ -57,7 +57,7 @@ class KeptConnection(http.client.HTTPConnection):
 
 
 def head_then_the_other(connection: KeptConnection, path: str) -> None:
-    """`HEAD`, then `GET` or `POST`, and the comparison of both answers."""
+    """Send `HEAD`, then `GET` or `POST`, and compare both answers."""
     status, headers, body = connection.ask("HEAD", path)
     assert body == b"" and "transfer-encoding" not in headers, path
     if path in POST_PATHS:
@@ -107,7 +107,7 @@ def test_head_takes_the_key_where_get_takes_it(start: Callable[..., Process]) ->
 
 
 UPGRADE = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAEAAEAAAAIAAAABAAMAAABk"}
-"""Headers of every request of Java's HTTP client, which would like to speak HTTP/2."""
+"""Headers that Java's HTTP client sends with every request, to ask for HTTP/2."""
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -149,7 +149,7 @@ def test_a_tunnel_is_refused(shared_server: Process) -> None:
 
 
 def test_http_1_0_gets_no_chunks(shared_server: Process) -> None:
-    """A stream ends with the connection; an answer of known length keeps its length."""
+    """In HTTP/1.0, the server ends a stream by closing the connection. An answer of known length has its length."""
     bodies = {}
     for stream in (True, False):
         body = f'{{"prompt": "abc", "stream": {str(stream).lower()}}}'.encode()

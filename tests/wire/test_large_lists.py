@@ -1,4 +1,4 @@
-"""Lists up to `max_items`, whatever the queue limits are: the server splits them, and other requests are answered."""
+"""Lists of up to `max_items` are accepted with any queue limits: the server splits them and serves others meanwhile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.wire.conftest import Process, parse_events
 
 @pytest.fixture(scope="module")
 def narrow(checkpoints: list[str]) -> Iterator[Process]:
-    """A server whose queue is much smaller than the longest list."""
+    """A server whose queue has much less room than the longest list needs."""
     server = Process(*checkpoints, "--max-queue-requests", "64", "--max-queue-tokens", "2000")
     try:
         yield server.wait_ready()

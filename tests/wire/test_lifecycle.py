@@ -156,7 +156,7 @@ def test_two_workers_share_the_requests_and_one_answers_while_the_other_is_repla
 
 
 def test_requests_to_a_stopped_worker_go_to_the_other_one(start: Callable[..., Process]) -> None:
-    """It answers nothing, but its sockets stay open."""
+    """A stopped worker answers nothing, but its sockets stay open."""
     server = start("--workers", "2", "--stale-seconds", "0.5", "--hang-seconds", "4").wait_ready()
     first, _ = server.workers()
     first.send_signal(signal.SIGSTOP)

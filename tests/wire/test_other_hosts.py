@@ -1,4 +1,4 @@
-"""The application under plain uvicorn with another HTTP implementation, without `triptych serve`."""
+"""The application runs in plain uvicorn with another HTTP implementation (h11), without `triptych serve`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMMAND = (sys.executable, "-m", "uvicorn", "--factory", "tests.wire.fake_app:cr
 
 @pytest.fixture
 def start(checkpoints: list[str]) -> Iterator[Callable[..., Process]]:
-    """Starts uvicorn with the given models, by default with all models of the fake worker."""
+    """A function that starts uvicorn with the given models, by default with all models of the fake worker."""
     started: list[Process] = []
 
     def begin(models: list[str] = checkpoints, **settings: str) -> Process:

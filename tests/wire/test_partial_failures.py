@@ -1,4 +1,4 @@
-"""One failing part of an answer: the other parts are answered, and a failure of all parts fails the request.
+"""A part of an answer that fails: the other parts are answered. If all parts fail, the request fails.
 
 In the fake engine a text that begins with `%` fails, and one that begins with `&` gets no token.
 """
@@ -73,7 +73,7 @@ def test_a_prompt_without_a_token_at_the_deadline(client: httpx.Client) -> None:
 
 
 def test_one_text_of_several_translations(client: httpx.Client) -> None:
-    """A text with a failing sentence has failed. In a stream, its sentences before the failing one may be sent."""
+    """A text with a failing sentence fails. A stream may already have sent the sentences before it."""
     body = {"model": "translator", "inputs": ["Ab. Cd.", "Ef. %gh. Hi.", ""], "return_token_ids": True}
     body |= {"logprobs": True, "return_attention": False, "num_alternatives": 1}
     response = client.post("/translate", json=body)

@@ -1,4 +1,4 @@
-"""Translations through a pivot language, over a socket. The fake engine echoes the source of each of the two models."""
+"""Translations through a pivot language, over a socket. The fake engine repeats the input of both models."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """/question_answer over a socket.
 
-The fake worker's start logit is 9 at `<` and `[`, its end logit is 9 at `>` and `]`, and all others are 0. Its
-tokenizer treats a text as one word, and answers are whole words, so every answer is the whole context.
+The fake worker's start logit is 9 at `<` and `[`, its end logit is 9 at `>` and `]`, and all other logits are 0. Its
+tokenizer treats a text as one word, and answers consist of whole words, so every answer is the whole context.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stored glossaries of DeepL over a socket: versions 2 and 3, keys, and files that outlive the server."""
+"""DeepL's routes for stored glossaries over a socket: versions 2 and 3, API keys, and files that outlive the server."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_what_is_refused(client: httpx.Client, fields: dict[str, str], message: 
 
 
 def test_requests_that_name_a_glossary(client: httpx.Client) -> None:
-    """The fake engine places no terms; `tests/clients/test_deepl.py` has their effect."""
+    """The fake engine ignores terms. `tests/clients/test_deepl.py` tests their effect on translations."""
     made = create(client)["glossary_id"]
     body = {"text": ["The house."], "target_lang": "DE", "glossary_id": made}
     refused = client.post("/v2/translate", json=body)

@@ -1,4 +1,4 @@
-"""Stored sets of allowed sequences over a socket: what is accepted, what is refused by name, and who may see a set."""
+"""Stored sets of allowed sequences over a socket: which are accepted or refused, and which API key may use a set."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def generate(client: httpx.Client, name: str = "titles", **more: Any) -> httpx.R
 
 @pytest.fixture
 def http(client: httpx.Client) -> Iterator[httpx.Client]:
-    """A client of a server without stored sets."""
+    """A client of the server, which has no stored sets yet."""
     yield client
     for found in client.get("/allowed_sequences").json()["sets"]:
         client.delete(f"/allowed_sequences/{found['name']}")
@@ -102,7 +102,7 @@ def test_wrong_names_models_and_queries(http: httpx.Client) -> None:
 
 
 def test_many_lines_in_many_chunks(http: httpx.Client) -> None:
-    """Lines are read in pieces, so that pieces begin and end anywhere."""
+    """A file is read in pieces, which begin and end anywhere in a line."""
     lines = b"".join(
         json.dumps([3 + i % 250, 3 + i // 250 % 250, 3 + i // 62500]).encode() + b"\n" for i in range(99999)
     )

@@ -1,4 +1,4 @@
-"""`/suggest` of LibreTranslate over a socket: a line in a file, or 403 without one."""
+"""LibreTranslate's `/suggest` over a socket adds a line to a file, or gives 403 if no file is configured."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Where text-embeddings-inference differs from the native routes: errors, `/predict`, `/decode`, truncated inputs.
+"""The routes of text-embeddings-inference, where they differ from ours: errors, `/predict`, `/decode`, truncation.
 
-A token of the fake worker is a byte; the embedder reads 512 of them. The value of a vector's first component is the
-number of tokens.
+Each byte is a token of the fake worker. The embedder reads at most 512 tokens, and the first component of an embedding
+is the number of tokens.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ def test_error_types(client: httpx.Client, body: dict, status: int, kind: str) -
 
 
 def test_predict_takes_pairs_as_the_dialect_does(client: httpx.Client) -> None:
-    """A list of two strings is one pair; a list of lists is a batch. Label `good` counts the tokens."""
+    """A list of two strings is a pair, a list of lists a batch.
+
+    The logit of the label `good` is the number of tokens.
+    """
 
     def good(inputs: object) -> object:
         found = post(client, "/predict", inputs=inputs, raw_scores=True).json()
@@ -110,7 +113,7 @@ def test_truncated_inputs_are_named_in_a_header(client: httpx.Client) -> None:
 
 
 def test_sparse_vectors(client: httpx.Client) -> None:
-    """The fake worker gives the token at each place of the text the weight `place + 1`."""
+    """The fake worker gives each token its position, counted from 1, as weight."""
     found = post(client, "/embed_sparse", inputs=["ab", "c"]).json()
     assert found == [
         [{"index": 100, "value": 1.0}, {"index": 101, "value": 2.0}, {"index": 1, "value": 3.0}],
@@ -121,7 +124,7 @@ def test_sparse_vectors(client: httpx.Client) -> None:
 
 
 def test_late_chunking_spans(client: httpx.Client) -> None:
-    """The fake worker's vector of a span is (first token, end, number of tokens of the text)."""
+    """The fake worker's embedding of a span is (index of the first token, end index, number of tokens of the text)."""
     text = "One fox. Two cats slept."
 
     def spans(**body: object) -> list[tuple[int, int, list[float]]]:

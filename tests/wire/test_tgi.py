@@ -1,7 +1,7 @@
 """The routes of text-generation-inference over a socket, byte by byte: events, answers and errors.
 
-The fake worker repeats the prompt and ends the text. Each token has log-probability -0.5, minus the rotation by the
-seed when sampling.
+The fake worker repeats the prompt and then ends the text. Each token has log-probability -0.5; when sampling, the
+prompt is rotated by as many bytes as the seed says, which are subtracted from the log-probability.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def test_a_stop_string_ends_the_text_and_stays_in_it(client: httpx.Client) -> No
 
 
 def test_the_best_of_several(client: httpx.Client) -> None:
-    """A rotation by the seed lowers the log-probability, so seed 0 is best."""
+    """A larger seed lowers the log-probability of the fake worker, so the answer with seed 0 is the best."""
     answer = generate(client, inputs="abc", best_of=3, details=True, **SAMPLED)
     assert answer["generated_text"] == "abc" and answer["details"]["seed"] == 0
     others = answer["details"]["best_of_sequences"]

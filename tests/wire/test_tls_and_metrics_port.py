@@ -1,4 +1,4 @@
-"""A server with TLS, an encrypted key, a port for metrics, and CORS: the parts work together over real connections."""
+"""TLS with an encrypted key, a separate port for metrics, and CORS work together over real connections."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGE = "https://example.com"
 
 
 def write_files(root: Path) -> tuple[str, str, ssl.SSLContext]:
-    """A certificate for 127.0.0.1 and its key, encrypted. Returns their paths, and a context that trusts them."""
+    """Write a certificate for 127.0.0.1 and its encrypted key. Returns both paths, and a context that trusts them."""
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1")
     chain, key = root / "chain.pem", root / "key.pem"

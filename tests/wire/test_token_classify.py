@@ -1,7 +1,7 @@
 """/token_classify over a socket.
 
-Each byte is a token. The fake worker labels the capital letter `A` as B-UP, other capitals as I-UP, and the rest as
-O. The logit of the label is the number of tokens in the window, including the end token.
+Each byte is a token. The fake worker labels the capital letter `A` as B-UP, other capitals as I-UP, and the rest as O.
+The logit of a token's label is the number of tokens in the text, including the end token.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.wire.test_encode import post, refused
 
 
 def score(tokens: int) -> object:
-    """Probability of a label whose logit is the number of tokens; the two other logits are 0."""
+    """The probability of a label whose logit is `tokens`. The logits of the two other labels are 0."""
     return pytest.approx(math.exp(tokens) / (math.exp(tokens) + 2))
 
 

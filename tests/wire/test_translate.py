@@ -1,4 +1,7 @@
-"""`/translate` over a socket. The fake engine echoes the source; beam k rotates the text by k bytes."""
+"""`/translate` over a socket.
+
+The fake engine repeats the source; hypothesis k of a beam search is rotated by k bytes.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +83,7 @@ def test_a_stream_with_placeholders_is_that_of_whole_sentences(client: httpx.Cli
 
 
 def test_a_part_that_the_model_never_saw_is_put_back_without_attention(client: httpx.Client) -> None:
-    """The second hypothesis is another text than the source, and the fake engine has no attention."""
+    """A protected part is put back even if the hypothesis differs from the source and has no attention weights."""
     answer = translate(client, inputs="Ab {x} cd 😀", target_lang="de", num_alternatives=1)["translations"][0]
     assert answer["text"] == "Ab {x} cd 😀"
     (other,) = answer["alternatives"]
@@ -243,7 +246,7 @@ def test_generate_accepts_languages(client: httpx.Client) -> None:
 
 
 def test_a_format_applies_to_the_whole_text(client: httpx.Client) -> None:
-    """A text with a format is one sequence. `split_sentences` together with a format is refused."""
+    """With a format, a text is not divided into sentences. `split_sentences` together with a format is refused."""
     wanted = {"type": "regex", "pattern": ".+"}
     split, whole = (translate(client, inputs=TEXT, **more) for more in ({}, {"response_format": wanted}))
     assert whole["translations"][0]["text"] == TEXT

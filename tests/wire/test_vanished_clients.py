@@ -1,4 +1,4 @@
-"""A client that vanishes without closing its connection is found while nothing is sent to it."""
+"""The server notices a client that vanishes without closing its connection, even if it sends the client nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOUND_SECONDS = 60
 
 @cache
 def has_namespaces() -> bool:
-    """Whether this user may create network namespaces and pairs of interfaces."""
+    """Whether this user may create network namespaces, and pairs of network interfaces in them."""
     if sys.platform != "linux" or not all(map(shutil.which, ("unshare", "nsenter", "ip"))):
         return False
     add = "ip link add one type veth peer name two"

@@ -1,8 +1,8 @@
 """/zero_shot_classify over a socket.
 
-The fake worker's logits for a pair (model `judge`): contradiction is the number of tokens of the second text,
-including its end token; neutral is 1; entailment is the number of all tokens. A token is a byte, and each text has an
-end token.
+The fake worker's model `judge` gives a pair of texts these logits: for contradiction the number of tokens of the second
+text, for neutral 1, for entailment the number of tokens of both texts. Each byte is a token, and so is the end of each
+text.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ def test_scores_of_all_labels_add_up_to_one(client: httpx.Client) -> None:
 
 
 def test_multi_label_scores_each_label_separately(client: httpx.Client) -> None:
-    """The difference of the two logits is the number of tokens of the text and its end token, so all labels get one
-    score.
+    """A score depends only on the difference of two logits, which here is the number of tokens of the text.
+
+    So all labels get the same score.
     """
     found = post(client, "/zero_shot_classify", inputs="text", candidate_labels=LABELS, multi_label=True)
     first = found["scores"]

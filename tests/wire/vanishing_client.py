@@ -1,8 +1,8 @@
-"""A server and a client in two network namespaces, of which the client loses its address without closing anything.
+"""Run a server and a client in two network namespaces. The client loses its network address and closes nothing.
 
-Run as `unshare --user --map-root-user --net python vanishing_client.py CHECKPOINT [DEFAULTS]`, on Linux. Prints how
-long the request of the client went on while the client was there, and how long after it had vanished. The server probes
-after one second instead of 20 s, unless DEFAULTS is given.
+Run as `unshare --user --map-root-user --net python vanishing_client.py CHECKPOINT [DEFAULTS]`, on Linux. Prints for how
+many seconds the client's request ran while the client was there, and for how many after it had vanished. The server
+probes a silent client after one second instead of 20, unless DEFAULTS is given.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 SERVER, CLIENT = "10.77.0.1", "10.77.0.2"
 PROMPT = '{"model": "decoder", "prompt": "&"}'
-"""The fake worker never answers it."""
+"""The body of a request that the fake worker never answers."""
 SEND = f"""
 import socket, sys, time
 with socket.create_connection(("{SERVER}", int(sys.argv[1]))) as connection:
@@ -36,7 +36,7 @@ from tests.wire.fake_serve import WORKER, main
 main(worker=WORKER)
 """
 ALIVE_SECONDS = 3.0
-"""Longer than the server takes to find a vanished client with the fast probes."""
+"""How long the client stays. With fast probes, the server finds a vanished client in less time."""
 
 
 def run(command: str) -> None:
@@ -51,7 +51,7 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def running(url: str) -> float:
-    """Number of sequences of the worker."""
+    """Number of sequences that the worker runs."""
     with urllib.request.urlopen(f"{url}/metrics", timeout=60) as page:
         return float(re.search(r"^triptych_requests_running (\S+)$", page.read().decode(), re.MULTILINE)[1])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -54,19 +55,7 @@ def quantize_int8_groups(x: Tensor, rounding: Rounding = TORCH) -> QuantizedMatr
     Returns int8 codes and step sizes as a QuantizedMatrix. A group with NaN or infinity has a step size that is not
         finite.
     """
-    rows, width = x.shape
-    groups = -(-width // GROUP)
-    codes = x.new_empty((rows, width), dtype=torch.int8)
-    scales = x.new_empty((rows, groups), dtype=torch.float32)
-    chunk = _rows_together(x)
-    for first in range(0, 0 if x.is_meta else rows, chunk):
-        part = slice(first, first + chunk)
-        padded = torch.nn.functional.pad(x[part].float(), (0, groups * GROUP - width))
-        wide = torch.unflatten(padded, 1, (groups, GROUP))
-        steps = _half_at_least(wide.abs().amax(2) / 127)
-        codes[part] = rounding.codes(wide, steps, None, -127, 127).flatten(1)[:, :width]
-        scales[part] = steps
-    return QuantizedMatrix(codes, 8, GROUP, scales)
+    return _quantized_groups(x, 8, (-127, 127), lambda wide: _half_at_least(wide.abs().amax(2) / 127), rounding)
 
 
 def quantize_int6(x: Tensor, rounding: Rounding = TORCH) -> QuantizedMatrix:
@@ -75,6 +64,17 @@ def quantize_int6(x: Tensor, rounding: Rounding = TORCH) -> QuantizedMatrix:
     x: [rows, width], any float dtype. A group consists of neighbours in a row; the last group may be shorter.
     Returns int8 codes and step sizes as a QuantizedMatrix. A group with NaN or infinity has a step size that is not
         finite.
+    """
+    return _quantized_groups(x, 6, (-32, 31), lambda wide: rounding.six_bits(wide).half().float(), rounding)
+
+
+def _quantized_groups(
+    x: Tensor, bits: int, codes_range: tuple[int, int], steps_of: Callable[[Tensor], Tensor], rounding: Rounding
+) -> QuantizedMatrix:
+    """Round groups of each row to integers of `bits` bits.
+
+    codes_range: smallest and largest code.
+    steps_of: step sizes, [rows, groups], float32, of numbers [rows, groups, GROUP], float32.
     """
     rows, width = x.shape
     groups = -(-width // GROUP)
@@ -85,9 +85,9 @@ def quantize_int6(x: Tensor, rounding: Rounding = TORCH) -> QuantizedMatrix:
         part = slice(first, first + chunk)
         padded = torch.nn.functional.pad(x[part].float(), (0, groups * GROUP - width))
         wide = torch.unflatten(padded, 1, (groups, GROUP))
-        scales[part] = rounding.six_bits(wide).half().float()
-        codes[part] = rounding.codes(wide, scales[part], None, -32, 31).flatten(1)[:, :width]
-    return QuantizedMatrix(codes, 6, GROUP, scales)
+        scales[part] = steps_of(wide)
+        codes[part] = rounding.codes(wide, scales[part], None, *codes_range).flatten(1)[:, :width]
+    return QuantizedMatrix(codes, bits, GROUP, scales)
 
 
 def _half_at_least(x: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ from server.operations.translating.translate import TranslateSpec
 from server.text.documents.formats import available_formats
 from server.text.languages.detect import DetectedLanguage
 from server.text.languages.offered_languages import language_label, offered_languages
-from server.text.markup.markup import MarkupOptions
+from server.text.markup.markup_options import MarkupOptions
 
 _CODES = {"zt": "zh-Hant", "pb": "pt-BR"}
 """Language codes that only LibreTranslate uses, and the usual codes."""

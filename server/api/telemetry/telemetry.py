@@ -11,14 +11,10 @@ from prometheus_client import Histogram
 
 from server.ipc.client.observer import Stage
 from server.ipc.wire.descriptions import Device, ModelInfo
-from server.ipc.wire.messages import (
-    Encoded,
-    Failed,
-    Finished,
-    PreparingKernels,
-    Progress,
-    Stats,
-)
+from server.ipc.wire.encode_messages import Encoded
+from server.ipc.wire.generate_messages import Finished
+from server.ipc.wire.step_messages import Failed, Stats
+from server.ipc.wire.worker_messages import PreparingKernels, Progress
 from server.metrics import Metrics
 from server.operations.on_demand.declared import DeclaredModel, ModelState
 from server.system.fast_metrics import FastCounterSeries, FastHistogramSeries

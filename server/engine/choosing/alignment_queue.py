@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from server.engine.sequences.sequence import SequenceGroup
-from server.ipc.wire.messages import Hypothesis
+from server.ipc.wire.generate_messages import Hypothesis
 
 MAX_BATCH_TOKENS = 1024
 """Most tokens in a batch, sources and texts together. A group with more tokens is computed alone.

@@ -1,93 +1,105 @@
-"""The result of a sequence group that has ended: hypotheses, attention weights, and durations."""
+"""The results of the sequence groups that have ended: hypotheses, attention weights, and durations."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
 from server.engine.beams.running_beams import Beam
-from server.engine.choosing.alignment_queue import EndedGroup
+from server.engine.choosing.alignment_queue import AlignmentQueue, EndedGroup
 from server.engine.device.runner import Runner
 from server.engine.sequences.events import EngineEvents
 from server.engine.sequences.sequence import SequenceGroup
+from server.ipc.wire.generate_messages import Finished, FinishReason, Hypothesis
 from server.ipc.wire.logprobs import pack
-from server.ipc.wire.messages import Failed, Finished, FinishReason, Hypothesis
+from server.ipc.wire.step_messages import Failed
 
 log = logging.getLogger("triptych.engine")
 
 ATTENTION_FAILED = "the attention of the answer could not be computed"
 
 
-def hypotheses_of(group: SequenceGroup, reason: FinishReason) -> list[Hypothesis]:
-    """The hypotheses of a group: its generated text, or the best texts of its beam search.
+class FinishedGroups:
+    """The ended groups of one model. Records their results, or first computes their attention weights.
 
-    reason: why the group ended.
+    An error while the attention weights are computed fails these groups only.
+
+    runner: computes the attention weights.
     """
-    if group.beams is None:
-        tokens = group.sequences[0].tokens[group.num_prompt_tokens :]
-        return [_hypothesis(group, Beam(tokens, logprobs=group.logprobs), None, reason)]
-    beams = group.beams.hypotheses(group.params.num_return_sequences)
-    return [_hypothesis(group, beam, float(beam.score), reason) for beam in beams]
 
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._queue = AlignmentQueue()
 
-def _hypothesis(group: SequenceGroup, beam: Beam, score: float | None, reason: FinishReason) -> Hypothesis:
-    logprobs = pack(beam.logprobs) if group.params.logprobs else None
-    # A beam search that a deadline has stopped might still have found a better text. Its ended texts therefore have the
-    # deadline as their reason.
-    ended: FinishReason = "timeout" if reason == "timeout" else "stop"
-    if beam.tokens and beam.tokens[-1] in group.end_ids:
-        return Hypothesis(beam.tokens, ended, beam.tokens[-1], score, logprobs)
-    if beam.tokens and group.beams is not None and group.beams.ends(beam.tokens[:-1], beam.tokens[-1]):
-        return Hypothesis(beam.tokens, ended, None, score, logprobs)
-    return Hypothesis(beam.tokens, reason, None, score, logprobs)
+    def __len__(self) -> int:
+        """Number of groups whose attention weights are not computed yet."""
+        return len(self._queue)
 
+    def add(self, group: SequenceGroup, reason: FinishReason, source_blocks: list[int], events: EngineEvents) -> None:
+        """Record the result of a group, or queue the group if attention weights must be computed in a batch.
 
-def record_with_attention(runner: Runner, ended: Sequence[EndedGroup], events: EngineEvents) -> None:
-    """Compute the attention weights of ended groups, and add the results to `events`.
-
-    ended: groups with the same adapter.
-    If the weights cannot be computed for all groups together, each group is tried alone. A group whose weights raise an
-    error or are not finite is added as failed.
-    """
-    if not ended:
-        return
-    try:
-        found = _with_attention(runner, ended)
-    except Exception:
-        if len(ended) > 1:
-            for own in ended:
-                record_with_attention(runner, [own], events)
+        reason: why the group ended.
+        source_blocks: cross-attention blocks of the group, already free. They keep their contents until the next step.
+        """
+        hypotheses = _hypotheses_of(group, reason)
+        if group.has_attention:
+            self._queue.add(group, hypotheses)
+        elif group.params.alignment is not None:
+            self._record_speech(group, hypotheses, source_blocks, events)
         else:
-            _fail(ended[0].group, events)
-        return
-    for own, hypotheses in zip(ended, found, strict=True):
-        if hypotheses is None:
-            events.failed.append(Failed(own.group.sequence_id, "engine_error", ATTENTION_FAILED))
+            events.finished.append(_result_of(group, hypotheses, time.monotonic()))
+
+    def drop(self, group: SequenceGroup) -> None:
+        """Drop a group whose result is not needed any more. No effect if its result is recorded."""
+        self._queue.drop(group)
+
+    def align(self, active: Iterable[SequenceGroup], events: EngineEvents) -> None:
+        """Compute the attention weights of the next batch, if it is due, and record its results. Called in each step.
+
+        active: the groups that are running or queued.
+        """
+        if self._queue:
+            self._record(self._queue.take(active), events)
+
+    def _record(self, ended: Sequence[EndedGroup], events: EngineEvents) -> None:
+        """Compute the attention weights of groups with one adapter, and record their results.
+
+        If the weights cannot be computed for all groups together, each group is tried alone. A group whose weights
+        raise an error or are not finite is recorded as failed.
+        """
+        if not ended:
+            return
+        try:
+            found = _with_attention(self._runner, ended)
+        except Exception:
+            if len(ended) > 1:
+                for own in ended:
+                    self._record([own], events)
+            else:
+                _fail(ended[0].group, events)
+            return
+        for own, hypotheses in zip(ended, found, strict=True):
+            if hypotheses is None:
+                events.failed.append(Failed(own.group.sequence_id, "engine_error", ATTENTION_FAILED))
+            else:
+                events.finished.append(_result_of(own.group, hypotheses, time.monotonic()))
+
+    def _record_speech(
+        self, group: SequenceGroup, hypotheses: list[Hypothesis], source_blocks: list[int], events: EngineEvents
+    ) -> None:
+        """Compute the attention weights from which token times are found, and record the result.
+
+        source_blocks: cross-attention blocks of the group. They still have the keys and values of its source.
+        """
+        try:
+            hypotheses = _with_speech_attention(self._runner, group, hypotheses, source_blocks)
+        except Exception:
+            _fail(group, events)
         else:
-            events.finished.append(result_of(own.group, hypotheses, time.monotonic()))
-
-
-def record_with_speech_attention(
-    runner: Runner,
-    group: SequenceGroup,
-    hypotheses: list[Hypothesis],
-    source_blocks: list[int],
-    events: EngineEvents,
-) -> None:
-    """Compute the attention weights from which token times are found, and add the result of a group to `events`.
-
-    source_blocks: cross-attention blocks of the group. They still have the keys and values of its source.
-    If computing raises an error, the group is added as failed.
-    """
-    try:
-        hypotheses = _with_speech_attention(runner, group, hypotheses, source_blocks)
-    except Exception:
-        _fail(group, events)
-    else:
-        events.finished.append(result_of(group, hypotheses, time.monotonic()))
+            events.finished.append(_result_of(group, hypotheses, time.monotonic()))
 
 
 def _fail(group: SequenceGroup, events: EngineEvents) -> None:
@@ -152,7 +164,7 @@ def _speech_attention(runner: Runner, group: SequenceGroup, made: list[int], sou
     )
 
 
-def result_of(group: SequenceGroup, hypotheses: list[Hypothesis], now: float) -> Finished:
+def _result_of(group: SequenceGroup, hypotheses: list[Hypothesis], now: float) -> Finished:
     """The message to send about a group that has ended: hypotheses and durations.
 
     now: when the group ended, in seconds of `time.monotonic()`.
@@ -168,3 +180,27 @@ def result_of(group: SequenceGroup, hypotheses: list[Hypothesis], now: float) ->
         cached_tokens=group.cached_tokens or 0,
         probe_logprob=group.probe_logprob,
     )
+
+
+def _hypotheses_of(group: SequenceGroup, reason: FinishReason) -> list[Hypothesis]:
+    """The hypotheses of a group: its generated text, or the best texts of its beam search.
+
+    reason: why the group ended.
+    """
+    if group.beams is None:
+        tokens = group.sequences[0].tokens[group.num_prompt_tokens :]
+        return [_hypothesis(group, Beam(tokens, logprobs=group.logprobs), None, reason)]
+    beams = group.beams.hypotheses(group.params.num_return_sequences)
+    return [_hypothesis(group, beam, float(beam.score), reason) for beam in beams]
+
+
+def _hypothesis(group: SequenceGroup, beam: Beam, score: float | None, reason: FinishReason) -> Hypothesis:
+    logprobs = pack(beam.logprobs) if group.params.logprobs else None
+    # A beam search that a deadline has stopped might still have found a better text. Its ended texts therefore have the
+    # deadline as their reason.
+    ended: FinishReason = "timeout" if reason == "timeout" else "stop"
+    if beam.tokens and beam.tokens[-1] in group.end_ids:
+        return Hypothesis(beam.tokens, ended, beam.tokens[-1], score, logprobs)
+    if beam.tokens and group.beams is not None and group.beams.ends(beam.tokens[:-1], beam.tokens[-1]):
+        return Hypothesis(beam.tokens, ended, None, score, logprobs)
+    return Hypothesis(beam.tokens, reason, None, score, logprobs)

@@ -19,19 +19,14 @@ from server.engine.device.transformer_protocol import TransformerProtocol
 from server.engine.encoding.encode_queue import QueuedItem
 from server.engine.encoding.encoder_engine import EncoderEngine
 from server.engine.encoding.encoder_outputs import EncoderOutput
+from server.engine.encoding.samples import samples_refusal
 from server.engine.scheduling.model_limits import ModelLimits
 from server.engine.sequences.sequence import SequenceGroup
 from server.ipc.wire.descriptions import StepTokens
-from server.ipc.wire.messages import (
-    Encode,
-    EncodeItem,
-    FailureCode,
-    Generate,
-    GenerateRow,
-)
+from server.ipc.wire.encode_messages import FLOAT_BYTES, Encode, EncodeItem
+from server.ipc.wire.generate_messages import Generate, GenerateRow
 from server.ipc.wire.params import GenerationParams
-
-_FLOAT_BYTES = 4
+from server.ipc.wire.step_messages import FailureCode
 
 
 class AudioRunner(Runner):
@@ -60,18 +55,9 @@ class LogMelEngine(EncoderEngine):
         self._log_mel = LogMel(num_mels)
 
     def _refusal(self, message: Encode) -> tuple[FailureCode, str]:
-        if not message.items or message.task != "log_mel":
-            return "engine_error", "the request has no audio samples, or its task is not log_mel"
         token_samples = self.limits.samples_per_token or 2 * HOP_SAMPLES
         longest = self.limits.source_tokens * token_samples + WINDOW_SAMPLES
-        for item in message.items:
-            samples, rest = divmod(len(item.samples), _FLOAT_BYTES)
-            if rest or not WINDOW_SAMPLES <= samples <= longest:
-                return (
-                    "engine_error",
-                    f"{len(item.samples)} bytes of audio; {WINDOW_SAMPLES} to {longest} float32 samples are allowed",
-                )
-        return "engine_error", ""
+        return samples_refusal(message, "log_mel", WINDOW_SAMPLES, longest)
 
     @torch.inference_mode()
     def _run(self, texts: list[QueuedItem]) -> list[EncoderOutput]:
@@ -86,7 +72,7 @@ def warm_up_messages(name: str, sequence_id: int, limits: ModelLimits, start: li
     start: decoder start tokens.
     """
     params = GenerationParams(do_sample=True, top_k=5)
-    item = EncodeItem([], samples=bytes(_FLOAT_BYTES * WINDOW_SAMPLES))
+    item = EncodeItem([], samples=bytes(FLOAT_BYTES * WINDOW_SAMPLES))
     return (
         Generate(name, params, [], [GenerateRow(sequence_id, 3, 0, start)], frames=[bytes(limits.frame_bytes)]),
         Encode(sequence_id - 1, name, "log_mel", [item]),

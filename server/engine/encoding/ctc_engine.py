@@ -9,10 +9,11 @@ from server.engine.device.runner import Runner
 from server.engine.encoding.encode_queue import QueuedItem
 from server.engine.encoding.encoder_engine import EncoderEngine
 from server.engine.encoding.encoder_outputs import EncoderOutput
-from server.engine.encoding.samples import waveform_batch
+from server.engine.encoding.samples import samples_refusal, waveform_batch
 from server.engine.scheduling.model_limits import ModelLimits
 from server.ipc.wire.descriptions import StepTokens
-from server.ipc.wire.messages import FLOAT_BYTES, Encode, EncodeItem, FailureCode
+from server.ipc.wire.encode_messages import FLOAT_BYTES, Encode, EncodeItem
+from server.ipc.wire.step_messages import FailureCode
 
 
 class CtcEngine(EncoderEngine):
@@ -35,17 +36,8 @@ class CtcEngine(EncoderEngine):
         self._embedding = embedding
 
     def _refusal(self, message: Encode) -> tuple[FailureCode, str]:
-        if not message.items or message.task != "ctc":
-            return "engine_error", "the request has no audio samples, or its task is not ctc"
         shortest, longest = self._embedding.min_samples, self.limits.source_tokens * self._embedding.samples_per_token
-        for item in message.items:
-            samples, rest = divmod(len(item.samples), FLOAT_BYTES)
-            if rest or not shortest <= samples <= longest:
-                return (
-                    "engine_error",
-                    f"{len(item.samples)} bytes of audio; {shortest} to {longest} float32 samples are allowed",
-                )
-        return "engine_error", ""
+        return samples_refusal(message, "ctc", shortest, longest)
 
     @torch.inference_mode()
     def _run(self, texts: list[QueuedItem]) -> list[EncoderOutput]:

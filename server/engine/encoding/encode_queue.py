@@ -6,7 +6,7 @@ A request with many texts therefore does not block a small request.
 from __future__ import annotations
 
 from server.engine.scheduling.round_robin import RoundRobinQueue
-from server.ipc.wire.messages import Encode, EncodeItem
+from server.ipc.wire.encode_messages import Encode, EncodeItem
 
 
 class EncodeRequest:

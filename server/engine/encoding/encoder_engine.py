@@ -21,14 +21,8 @@ from server.engine.scheduling.prefill_budget import shared_tokens
 from server.engine.scheduling.token_costs import TokenCosts
 from server.engine.sequences.events import NOT_FINITE, STEP_FAILED, TIMED_OUT, EngineEvents, StepFailed
 from server.ipc.wire.descriptions import StepTokens
-from server.ipc.wire.messages import (
-    Encode,
-    Encoded,
-    EncodeItem,
-    Failed,
-    FailureCode,
-    StepTiming,
-)
+from server.ipc.wire.encode_messages import Encode, Encoded, EncodeItem
+from server.ipc.wire.step_messages import Failed, FailureCode, StepTiming
 
 HEAD_TASKS = frozenset({"late_interaction", "max_sim", "labelled_spans", "labelled_classes", "answer_logits"})
 """Tasks that need a head which only some checkpoints have."""

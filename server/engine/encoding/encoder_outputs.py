@@ -20,7 +20,7 @@ from models.layers.token_heads import TokenHeads
 from models.steps.batch import EncoderBatch
 from server.engine.device.transformer_protocol import TransformerProtocol
 from server.engine.encoding import token_outputs
-from server.ipc.wire.messages import Encode, EncodeItem
+from server.ipc.wire.encode_messages import Encode, EncodeItem
 
 MAX_LOGITS_ROWS = 64
 """Most rows whose logits over the vocabulary are in memory at once, for `embed_sparse` and `answer_logits`."""

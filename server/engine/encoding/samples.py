@@ -1,4 +1,4 @@
-"""Makes batches of recordings for encoders that read audio samples, in `Encode` and in `Generate` requests."""
+"""Checks recordings, and makes batches of them for encoders that read audio samples."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from server.engine.device.runner import Runner, named
 from server.engine.device.transformer_protocol import TransformerProtocol
 from server.engine.scheduling.model_limits import ModelLimits
 from server.engine.sequences.sequence import SequenceGroup
-from server.ipc.wire.messages import FLOAT_BYTES, Generate, GenerateRow
+from server.ipc.wire.encode_messages import FLOAT_BYTES, Encode, EncodeTask
+from server.ipc.wire.generate_messages import Generate, GenerateRow
 from server.ipc.wire.params import GenerationParams
+from server.ipc.wire.step_messages import FailureCode
 
 
 class SamplesRunner(Runner):
@@ -53,6 +55,24 @@ def waveform_batch(
     lengths = tuple(map(len, parts))
     samples = torch.from_numpy(np.concatenate(parts).astype(np.float32, copy=False))
     return WaveformBatch(samples.to(device), lengths, tuple(map(embedding.num_tokens, lengths)), named(adapters))
+
+
+def samples_refusal(message: Encode, task: EncodeTask, shortest: int, longest: int) -> tuple[FailureCode, str]:
+    """Why the recordings of an `Encode` are refused; an empty reason if they are accepted.
+
+    task: the only task that is accepted.
+    shortest, longest: smallest and largest number of samples of a recording.
+    """
+    if not message.items or message.task != task:
+        return "engine_error", f"the request has no audio samples, or its task is not {task}"
+    for item in message.items:
+        samples, rest = divmod(len(item.samples), FLOAT_BYTES)
+        if rest or not shortest <= samples <= longest:
+            return (
+                "engine_error",
+                f"{len(item.samples)} bytes of audio; {shortest} to {longest} float32 samples are allowed",
+            )
+    return "engine_error", ""
 
 
 def silent_generate(name: str, sequence_id: int, limits: ModelLimits, start: list[int]) -> Generate:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from models.layers.pooling import normalize
 from models.layers.token_heads import TokenHeads
-from server.ipc.wire.messages import Encode, EncodeItem
+from server.ipc.wire.encode_messages import Encode, EncodeItem
 
 Weights = tuple[NDArray[np.float32], list[int]]
 """Weights above zero, [1, n], and their token ids, ascending."""

@@ -1,1 +1,1 @@
-"""The worker process: its main loop, its connection, loading of models, and division of the memory."""
+"""The worker process: its main loop, its connection, models on demand, and division of the memory."""

@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from models.backends.cuda.graphs.captures import CaptureTime
 from models.backends.cuda.graphs.graph_sizes import EncoderSizes, GraphSizes
 from server.engine.device.captured_parts import Part
-from server.engine.process.loading import LoadedCheckpoint
+from server.engine.loading.loaded_checkpoint import LoadedCheckpoint
 from server.engine.scheduling.schedule import SOURCE_TOKENS_PER_TOKEN
-from server.engine.stepping.engine import Engine, ModelEngine
+from server.engine.stepping.engine import Engine
 from server.engine.stepping.generation_engine import GenerationEngine
+from server.engine.stepping.model_engine import ModelEngine
 from server.ipc.wire.descriptions import EngineOptions
 
 log = logging.getLogger("triptych.worker")

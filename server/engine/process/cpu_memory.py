@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
-from server.engine.process.loading import LoadedCheckpoint
-from server.engine.process.speculation import agent_shares
+from server.engine.loading.loaded_checkpoint import LoadedCheckpoint
+from server.engine.loading.speculation import agent_shares
 from server.ipc.wire.descriptions import AGENT_TOKENS, EngineOptions, ModelInfo
 
 log = logging.getLogger("triptych.worker")

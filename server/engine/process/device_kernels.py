@@ -20,9 +20,9 @@ import torch
 
 from models.backends import choice
 from models.backends.kernel_preparation import PREPARATION
-from server.engine.process.loading import LoadError
+from server.engine.loading.load import LoadError
 from server.engine.process.worker_socket import ConnectionClosed, WorkerSocket
-from server.ipc.wire.messages import Computing, PreparingKernels
+from server.ipc.wire.worker_messages import Computing, PreparingKernels
 
 log = logging.getLogger("triptych.worker")
 

@@ -11,7 +11,7 @@ import contextlib
 import signal
 
 from server.engine.process.worker_socket import ConnectionClosed, WorkerSocket
-from server.ipc.wire.messages import Loading
+from server.ipc.wire.worker_messages import Loading
 
 BEAT_SECONDS = 1.0
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from server.engine.process.kv_memory import agent_bytes
-from server.engine.process.loading import LoadedCheckpoint
-from server.engine.process.speculation import agent_shares
+from server.engine.loading.kv_memory import agent_bytes
+from server.engine.loading.loaded_checkpoint import LoadedCheckpoint
+from server.engine.loading.speculation import agent_shares
 from server.ipc.wire.descriptions import EngineOptions
-from server.ipc.wire.messages import ModelMeasured
+from server.ipc.wire.model_messages import ModelMeasured
 
 MIN_KV_BYTES = 64 << 20
 """Smallest KV cache to plan for a model, so that several short sequences run together. A model that cannot use as much

@@ -18,12 +18,14 @@ from typing import NamedTuple, Protocol
 import torch
 
 from server.engine.encoding.ctc_engine import silence
-from server.engine.process.loading import LoadedCheckpoint, LoadError
+from server.engine.loading.load import LoadError
+from server.engine.loading.loaded_checkpoint import LoadedCheckpoint
 from server.engine.scheduling.schedule import SOURCE_TOKENS_PER_TOKEN
 from server.engine.stepping.engine import Engine, StepError
 from server.engine.stepping.generation_engine import GenerationEngine
 from server.ipc.wire.descriptions import EngineOptions
-from server.ipc.wire.messages import Encode, EncodeItem, Generate, GenerateRow
+from server.ipc.wire.encode_messages import Encode, EncodeItem
+from server.ipc.wire.generate_messages import Generate, GenerateRow
 from server.ipc.wire.params import GenerationParams
 
 log = logging.getLogger("triptych.worker")

@@ -22,18 +22,22 @@ import torch
 from msgspec.structs import replace
 
 from models.backends.tensor_memory import PRIVATE, TensorMemory
+from server.engine.loading.host_memory import warn_without_host_pool
+from server.engine.loading.load import LoadError, load, unexpected
+from server.engine.loading.loaded_checkpoint import LoadedCheckpoint
+from server.engine.loading.model_building import build
+from server.engine.loading.model_infos import adapter_infos
+from server.engine.loading.packed_cache import packed_cache
+from server.engine.loading.reading_pace import ReadingPace
+from server.engine.loading.speculation import find_drafts, make_drafter
 from server.engine.process.captures import capture_models
 from server.engine.process.host import map_large_blocks, reuse_large_blocks
-from server.engine.process.host_memory import warn_without_host_pool
-from server.engine.process.loading import LoadedCheckpoint, LoadError, adapter_infos, build, load, unexpected
 from server.engine.process.measuring import MeasuringMemory, all_weight_bytes, needed_memory
-from server.engine.process.packed_cache import packed_cache
-from server.engine.process.reading_pace import ReadingPace
-from server.engine.process.speculation import find_drafts, make_drafter
 from server.engine.process.warm_up import add_warm_up
-from server.engine.stepping.engine import Engine, ModelEngine
+from server.engine.stepping.engine import Engine
+from server.engine.stepping.model_engine import ModelEngine
 from server.ipc.wire.descriptions import EngineOptions, ModelInfo, ModelSpec
-from server.ipc.wire.messages import (
+from server.ipc.wire.model_messages import (
     CacheGivenBack,
     GiveBackCache,
     LoadModel,

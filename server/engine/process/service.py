@@ -20,39 +20,34 @@ from models.backends import choice
 from models.backends.cpu.missing import why_kernels_are_missing
 from models.backends.tensor_memory import PRIVATE, TensorMemory
 from server.engine.device.devices import cuda_device, why_no_device, why_too_old
+from server.engine.loading.host_memory import warn_without_host_pool
+from server.engine.loading.load import LoadError, load, unexpected
+from server.engine.loading.loaded_checkpoint import LoadedCheckpoint
+from server.engine.loading.model_building import build
+from server.engine.loading.model_infos import adapter_infos
+from server.engine.loading.packed_cache import packed_cache
+from server.engine.loading.shared_weights import fingerprint, map_weights
+from server.engine.loading.speculation import find_drafts, kv_shares, make_drafter
 from server.engine.process import device_kernels
 from server.engine.process.captures import CAPTURED, capture_models
 from server.engine.process.cpu_memory import default_kv_cache_bytes, warn_of_too_much
 from server.engine.process.device_kernels import KernelBeats, KernelReports
 from server.engine.process.host import map_large_blocks, reuse_large_blocks, use_all_processors
-from server.engine.process.host_memory import warn_without_host_pool
-from server.engine.process.loading import LoadedCheckpoint, LoadError, adapter_infos, build, load, unexpected
 from server.engine.process.memory_profile import CudaMemory, kv_cache_bytes, room_for_models
 from server.engine.process.model_loader import POLL_SECONDS, ModelLoader
-from server.engine.process.packed_cache import packed_cache
-from server.engine.process.shared_weights import fingerprint, map_weights
-from server.engine.process.speculation import find_drafts, kv_shares, make_drafter
 from server.engine.process.step_beats import StepBeats
 from server.engine.process.thread_choice import MIN_CORES, request_work, threads_for
 from server.engine.process.warm_up import warm_up
 from server.engine.process.worker_socket import ConnectionClosed, WorkerSocket
-from server.engine.stepping.engine import Engine, ModelEngine
+from server.engine.stepping.engine import Engine
+from server.engine.stepping.model_engine import ModelEngine
 from server.ipc.wire.descriptions import DeviceChoice, EngineOptions, ModelInfo, ModelSpec
-from server.ipc.wire.messages import (
-    Abort,
-    Configure,
-    Encode,
-    ForgetSequences,
-    Generate,
-    LoadFailed,
-    ModelMessage,
-    Progress,
-    Ready,
-    SequencePart,
-    Shutdown,
-    ToWorker,
-    Vocabulary,
-)
+from server.ipc.wire.encode_messages import Encode
+from server.ipc.wire.generate_messages import ForgetSequences, Generate, SequencePart, Vocabulary
+from server.ipc.wire.messages import ToWorker
+from server.ipc.wire.model_messages import ModelMessage
+from server.ipc.wire.step_messages import Abort
+from server.ipc.wire.worker_messages import Configure, LoadFailed, Progress, Ready, Shutdown
 from server.system.cores import cores_of_this_process
 
 log = logging.getLogger("triptych.worker")

@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable
 
 from server.engine.process.worker_socket import ConnectionClosed, WorkerSocket
-from server.ipc.wire.messages import Computing
 from server.ipc.wire.time_limits import NO_PROGRESS_SECONDS
+from server.ipc.wire.worker_messages import Computing
 
 BEAT_SECONDS = 0.5
 """Seconds between two beats. Shorter than `--stale-seconds`, so that a worker in a long step stays ready."""

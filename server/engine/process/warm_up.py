@@ -5,9 +5,10 @@ from __future__ import annotations
 from server.engine.encoding.audio_encoder import warm_up_messages
 from server.engine.encoding.ctc_engine import silence
 from server.engine.encoding.samples import silent_generate
-from server.engine.process.loading import LoadedCheckpoint
+from server.engine.loading.loaded_checkpoint import LoadedCheckpoint
 from server.engine.stepping.engine import Engine
-from server.ipc.wire.messages import Encode, EncodeItem, Generate, GenerateRow
+from server.ipc.wire.encode_messages import Encode, EncodeItem
+from server.ipc.wire.generate_messages import Generate, GenerateRow
 from server.ipc.wire.params import GenerationParams
 
 

@@ -26,7 +26,7 @@ from server.engine.process.host import (
 )
 from server.engine.process.loading_beats import LoadingBeats
 from server.engine.process.worker_socket import ConnectionClosed, WorkerSocket
-from server.ipc.wire.messages import Configure, Shutdown
+from server.ipc.wire.worker_messages import Configure, Shutdown
 from server.log_format import ENVIRONMENT, start_logging
 from server.system.cores import interrupt_others
 

@@ -10,7 +10,8 @@ import socket
 import threading
 
 from server.ipc.wire.frames import FrameReader, encode_frame
-from server.ipc.wire.messages import Message, ToWorker, decode_to_worker
+from server.ipc.wire.message_base import Message
+from server.ipc.wire.messages import ToWorker, decode_to_worker
 
 MAX_UNSENT_BYTES = 64 << 20
 """If more bytes than this are unsent, `send` blocks, so that the worker does not run out of memory."""

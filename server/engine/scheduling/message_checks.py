@@ -11,7 +11,7 @@ from models.config import AttentionConfig
 from server.engine.beams.allowed_sequences import is_valid
 from server.engine.scheduling.model_limits import ModelLimits
 from server.engine.sequences.stored_sequences import StoredSequences
-from server.ipc.wire.messages import Generate, GenerateRow
+from server.ipc.wire.generate_messages import Generate, GenerateRow
 from server.ipc.wire.params import GenerationParams, SpeechAlignment
 
 

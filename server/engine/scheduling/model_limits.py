@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from server.ipc.wire.messages import FLOAT_BYTES
+from server.ipc.wire.encode_messages import FLOAT_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from functools import lru_cache
 import msgspec
 
 from server.engine.beams.beam_groups import make_search
-from server.ipc.wire.messages import GenerateRow
+from server.ipc.wire.generate_messages import GenerateRow
 from server.ipc.wire.params import GenerationParams
 
 _BY_DEVICE = frozenset({"do_sample", "temperature", "top_k", "top_p", "min_p"})

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from server.ipc.wire.messages import Encoded, Failed, Finished, PromptScored, Tokens
+from server.engine.sequences.sequence import SequenceGroup
+from server.ipc.wire.encode_messages import Encoded
+from server.ipc.wire.generate_messages import Finished, PromptScored, Tokens
+from server.ipc.wire.step_messages import Failed
 
 TIMED_OUT = "the deadline passed before the first token"
 NOT_FINITE = "the model computed values that are not finite"
@@ -55,3 +58,19 @@ class EngineEvents:
         ]
         if urgent and self.report is not None:
             self.report(urgent)
+
+    def computes(self, groups: Sequence[SequenceGroup], now: float) -> None:
+        """Report the groups that start in a step, and the groups that were not reported for `REPORT_SECONDS`.
+
+        groups: the groups of the next step. now: seconds of `time.monotonic()`.
+        """
+        due = [group for group in groups if group.report_due <= now]
+        if not due:
+            return
+        starting = [group for group in due if group.first_scheduled is None]
+        self.starts([(group.sequence_id, group.start_deadline) for group in starting], now)
+        self.computing += [group.sequence_id for group in due]
+        for group in starting:
+            group.first_scheduled = now
+        for group in due:
+            group.report_due = now + REPORT_SECONDS

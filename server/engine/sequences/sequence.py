@@ -20,8 +20,8 @@ from server.engine.sequences.grammar_state import GrammarState
 from server.engine.sequences.prefix_keys import root_key
 from server.engine.sequences.sequence_state import SequenceState
 from server.engine.sequences.token_tables import Ids, TokenTables
+from server.ipc.wire.generate_messages import Generate, GenerateRow
 from server.ipc.wire.logprobs import Logprobs, TokenLogprob
-from server.ipc.wire.messages import Generate, GenerateRow
 from server.ipc.wire.params import GenerationParams
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from server.engine.beams.allowed_sequences import TrieArrays, are_valid
-from server.ipc.wire.messages import ForgetSequences, SequenceMessage
+from server.ipc.wire.generate_messages import ForgetSequences, SequenceMessage
 
 log = logging.getLogger("triptych.worker")
 

@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Collection
 
 from server.engine.scheduling.round_robin import RoundRobinQueue
-from server.ipc.wire.messages import Generate, GenerateRow
+from server.ipc.wire.generate_messages import Generate, GenerateRow
 
 
 class ArrivingRows:

@@ -1,4 +1,4 @@
-"""All models of one device: chooses the model of each step, collects its results and statistics.
+"""All models of one device: chooses the model of each step and collects its results.
 
 Single-threaded: `add` and `abort` are called between steps. Times are seconds of time.monotonic().
 """
@@ -7,17 +7,13 @@ from __future__ import annotations
 
 import heapq
 import logging
-import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import torch
 
-from server.engine.cache.block_manager import BlockManager
-from server.engine.cache.state_tables import StateBlockTables
 from server.engine.encoding.encode_queue import EncodeRequest
 from server.engine.encoding.encoder_engine import EncoderEngine
 from server.engine.scheduling.encoder_budget import delayed_seconds
@@ -25,18 +21,11 @@ from server.engine.sequences.events import EngineEvents, StepFailed
 from server.engine.sequences.sequence import SequenceGroup
 from server.engine.stepping.arriving_rows import ArrivingRows
 from server.engine.stepping.fairness import DeficitRoundRobin
-from server.engine.stepping.generation_engine import GenerationEngine
-from server.ipc.wire.messages import (
-    Encode,
-    Failed,
-    Generate,
-    GenerateRow,
-    SequenceMessage,
-    Stats,
-    StepOutput,
-    StepTiming,
-    Vocabulary,
-)
+from server.engine.stepping.model_engine import ModelEngine
+from server.engine.stepping.statistics import Statistics
+from server.ipc.wire.encode_messages import Encode
+from server.ipc.wire.generate_messages import Generate, GenerateRow, SequenceMessage, Vocabulary
+from server.ipc.wire.step_messages import Failed, Stats, StepOutput, StepTiming
 from server.ipc.wire.time_limits import NO_PROGRESS_SECONDS
 
 log = logging.getLogger("triptych.engine")
@@ -46,12 +35,8 @@ MAX_EXPIRED = 256
 MAX_STALE_DEADLINES = 64
 """The heap of deadlines is cleaned when it has more than this many entries beyond two per open request. Until then it
 keeps entries of ended requests."""
-
-
 MAX_GRAMMAR_WAIT_SECONDS = 0.002
 """Longest wait for grammars if there is nothing else to do. Then the worker reads messages again."""
-HOST_EVENTS = ("spilled", "restored", "damaged")
-"""Events that happen to blocks in host memory, counted in `Stats.host_blocks`: their names are the keys there."""
 
 
 class DeviceLost(RuntimeError):
@@ -76,36 +61,6 @@ class StepError(NamedTuple):
         return cls(is_of_memory, f"{type(error).__name__}: {line}")
 
 
-@dataclass(frozen=True, slots=True)
-class ModelEngine:
-    """The engines that compute the requests of one loaded model.
-
-    generation: engine for `Generate` requests; None if the model does not generate.
-    encoding: engine for `Encode` requests; None if the model has no such task.
-    adapters: names of the model's adapters.
-    """
-
-    name: str
-    generation: GenerationEngine | None = None
-    encoding: EncoderEngine | None = None
-    adapters: tuple[str, ...] = ()
-
-    @property
-    def has_work(self) -> bool:
-        return any(part is not None and part.has_work for part in (self.generation, self.encoding))
-
-    @property
-    def num_running(self) -> int:
-        """Number of rows that are being generated."""
-        return 0 if self.generation is None else len(self.generation.scheduler.running)
-
-    @property
-    def num_waiting(self) -> int:
-        """Number of rows that wait in the queues of the engines. A request to an encoder counts as one row."""
-        generating = 0 if self.generation is None else len(self.generation.scheduler.waiting)
-        return generating + (0 if self.encoding is None else len(self.encoding.queue))
-
-
 class Engine:
     """The models of one device and their requests.
 
@@ -127,11 +82,9 @@ class Engine:
         self._deadlines: list[tuple[float, int]] = []
         self._round_robin = DeficitRoundRobin(models)
         self._events = EngineEvents(self._report)
-        self._timings: list[StepTiming] = []
+        self._statistics = Statistics(device, epoch)
         self._encoded_last: set[str] = set()
         self._has_encoded = False
-        self._reported: Counter[str] = Counter()
-        self._drafts_reported: dict[str, tuple[int, int]] = {}
 
     def add_model(self, model: ModelEngine) -> None:
         """Add a loaded model, so that the engine serves its requests."""
@@ -145,13 +98,12 @@ class Engine:
         if model is None:
             return
         self._drop_requests(model)
-        self._reported.subtract(_counts([model]))
+        self._statistics.forget(model)
         del self.models[name]
         for known in (name, *model.adapters):
             self._by_name.pop(known, None)
         self._round_robin.remove(name)
         self._encoded_last.discard(name)
-        self._drafts_reported.pop(name, None)
 
     def give_back_caches(self, name: str) -> None:
         """Drop the requests of a model, without events, and return the memory of its KV caches to the system.
@@ -171,7 +123,7 @@ class Engine:
 
     @property
     def step_seconds(self) -> float:
-        """Longest time in seconds that the step in progress may take. May be read from another thread."""
+        """Seconds after which the step in progress counts as stuck. May be read from another thread."""
         encodings = [model.encoding for model in list(self.models.values()) if model.encoding is not None]
         return max((encoding.step_seconds for encoding in encodings), default=NO_PROGRESS_SECONDS)
 
@@ -226,7 +178,7 @@ class Engine:
         """Add a part to a stored set of allowed sequences, or drop a set. A message about another model is ignored."""
         model = self.models.get(message.model)
         if model is not None and model.generation is not None:
-            model.generation.stored_sequences.take(message)
+            model.generation.take_sequences(message)
 
     def abort(self, sequence_id: int) -> None:
         """Drop a row of a `Generate`, or an `Encode`, and free its blocks. No event is recorded.
@@ -250,7 +202,7 @@ class Engine:
             try:
                 timing = self._step(self.models[name])
                 if timing is not None:
-                    self._timings.append(timing)
+                    self._statistics.timings.append(timing)
             except StepFailed as error:
                 log.exception("a step of %s failed; its requests get an error", name)
                 self.step_error = StepError.of(error.__cause__ or error)
@@ -388,102 +340,7 @@ class Engine:
 
     def stats(self) -> Stats:
         """The heartbeat message: present numbers of requests and blocks, and counts of events since the last call."""
-        generations = [model.generation for model in self.models.values() if model.generation is not None]
-        encodings = [model.encoding for model in self.models.values() if model.encoding is not None]
-        schedulers = [generation.scheduler for generation in generations]
-        used: Counter[str] = Counter()
-        total: Counter[str] = Counter()
-        tables = [scheduler.blocks for scheduler in schedulers]
-        pools: list[tuple[str, BlockManager | None]] = [pool for table in tables for pool in table.pools.items()]
-        pools += [("draft", generation.drafter.pool) for generation in generations if generation.drafter is not None]
-        for name, pool in pools:
-            if pool is not None:
-                used[name] += pool.used_blocks
-                total[name] += pool.num_blocks
-        hosts = [table.host for table in tables if table.host is not None]
-        host_bytes = {
-            "used": sum(host.used_slots * host.slot_bytes for host in hosts),
-            "total": sum(host.num_slots * host.slot_bytes for host in hosts),
-        }
-        state_bytes: Counter[str] = Counter()
-        for table in tables:
-            if isinstance(table, StateBlockTables):
-                state_bytes.update(table.state_bytes())
-        counted = _counts(self.models.values())
-        queue_tokens = sum(encoding.queue.num_waiting_tokens for encoding in encodings) + sum(
-            request.num_tokens + request.num_source_tokens for scheduler in schedulers for request in scheduler.waiting
-        )
-        queue_tokens += self._arriving.num_tokens
-        waiting = sum(len(encoding.queue) for encoding in encodings) + sum(len(s.waiting) for s in schedulers)
-        waiting += len(self._arriving)
-        timings, self._timings = self._timings, []
-        earlier, self._reported = self._reported, counted
-        drafts = {
-            generation.name: (generation.num_drafted_tokens, generation.num_accepted_tokens)
-            for generation in generations
-            if generation.drafter
-        }
-        drafts_before, self._drafts_reported = self._drafts_reported, drafts
-        return Stats(
-            self.epoch,
-            running=sum(len(scheduler.running) for scheduler in schedulers),
-            waiting=waiting,
-            queue_tokens=queue_tokens,
-            kv_blocks_used=dict(used),
-            kv_blocks_total=dict(total),
-            device_memory_bytes=device_memory(self.device),
-            steps=timings,
-            preemptions=counted["preemptions"] - earlier["preemptions"],
-            wasted_tokens=counted["wasted"] - earlier["wasted"],
-            prefix_queries=counted["prefix_queries"] - earlier["prefix_queries"],
-            prefix_hits=counted["prefix_hits"] - earlier["prefix_hits"],
-            drafts={
-                name: (drafted - before[0], accepted - before[1])
-                for name, (drafted, accepted) in drafts.items()
-                for before in [drafts_before.get(name, (0, 0))]
-            },
-            state_bytes=dict(state_bytes),
-            host_blocks={event: counted[event] - earlier[event] for event in HOST_EVENTS} if hosts else {},
-            host_bytes=host_bytes if hosts else {},
-            running_rows={model.name: count for model in self.models.values() if (count := model.num_running)},
-            waiting_rows=dict(self._waiting_rows()),
-        )
-
-    def _waiting_rows(self) -> Counter[str]:
-        """Number of waiting rows of each model that has any."""
-        waiting = Counter({model.name: count for model in self.models.values() if (count := model.num_waiting)})
+        arriving: Counter[str] = Counter()
         for name, count in self._arriving.rows_by_model.items():
-            waiting[self._by_name[name].name] += count
-        return waiting
-
-
-def _counts(models: Iterable[ModelEngine]) -> Counter[str]:
-    """Counters for `Stats`, summed over the models: preemptions, wasted tokens, prefix cache, blocks in host memory."""
-    schedulers = [model.generation.scheduler for model in models if model.generation is not None]
-    hosts = [scheduler.blocks.host for scheduler in schedulers if scheduler.blocks.host is not None]
-    return Counter(
-        spilled=sum(host.num_spilled for host in hosts),
-        restored=sum(host.num_restored for host in hosts),
-        damaged=sum(host.num_damaged for host in hosts),
-        preemptions=sum(scheduler.num_preemptions for scheduler in schedulers),
-        wasted=sum(scheduler.blocks.num_wasted_tokens for scheduler in schedulers),
-        prefix_queries=sum(scheduler.blocks.num_prefix_queries for scheduler in schedulers),
-        prefix_hits=sum(scheduler.blocks.num_prefix_hits for scheduler in schedulers),
-    )
-
-
-def device_memory(device: torch.device) -> dict[str, int]:
-    """Memory in use, in bytes, by kind: on a CPU `resident` (the process), on a GPU `allocated` and `reserved` (torch).
-
-    Empty if the system does not tell the resident memory.
-    """
-    if device.type == "cuda":
-        return {
-            "allocated": torch.cuda.memory_allocated(device),
-            "reserved": torch.cuda.memory_reserved(device),
-        }
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return {"resident": int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")}
-    except OSError:
-        return {}
+            arriving[self._by_name[name].name] += count
+        return self._statistics.take(self.models.values(), arriving, self._arriving.num_tokens)

@@ -14,16 +14,7 @@ from typing import Literal
 import torch
 
 from models.backends.logits import DecoderOutput
-from server.engine.beams.beam_groups import make_search
-from server.engine.beams.required_terms import RequiredTerms
-from server.engine.beams.stop_texts import StopTexts
-from server.engine.choosing.alignment_queue import AlignmentQueue
-from server.engine.choosing.finished_groups import (
-    hypotheses_of,
-    record_with_attention,
-    record_with_speech_attention,
-    result_of,
-)
+from server.engine.choosing.finished_groups import FinishedGroups
 from server.engine.choosing.prompt_scores import score_prompts
 from server.engine.choosing.selection import Selection, select
 from server.engine.device.output_rows import output_of, output_without, step_logits_request
@@ -31,27 +22,19 @@ from server.engine.device.runner import Runner
 from server.engine.drafting.drafts import Drafter
 from server.engine.grammars.grammar_masks import NO_ALLOWED_TOKEN, GrammarMasks
 from server.engine.grammars.grammar_waits import TOO_SLOW, GrammarWaits
-from server.engine.scheduling.message_checks import MessageChecks
 from server.engine.scheduling.model_limits import ModelLimits
 from server.engine.scheduling.prefill_budget import PrefillBudget
 from server.engine.scheduling.schedule import Schedule
 from server.engine.scheduling.scheduler import Scheduler
-from server.engine.sequences.events import NOT_FINITE, REPORT_SECONDS, STEP_FAILED, TIMED_OUT, EngineEvents, StepFailed
+from server.engine.sequences.events import NOT_FINITE, STEP_FAILED, TIMED_OUT, EngineEvents, StepFailed
 from server.engine.sequences.grammar_state import fork
 from server.engine.sequences.sequence import SequenceGroup, SequenceStatus
-from server.engine.sequences.stored_sequences import StoredSequences
 from server.engine.stepping.drafting import Drafting
+from server.engine.stepping.new_groups import NewGroups
 from server.engine.stepping.steps_ahead import LaunchedStep, StepsAhead
+from server.ipc.wire.generate_messages import FinishReason, Generate, GenerateRow, PromptScored, SequenceMessage, Tokens
 from server.ipc.wire.logprobs import TokenLogprob, pack
-from server.ipc.wire.messages import (
-    Failed,
-    FinishReason,
-    Generate,
-    GenerateRow,
-    PromptScored,
-    StepTiming,
-    Tokens,
-)
+from server.ipc.wire.step_messages import Failed, StepTiming
 
 log = logging.getLogger("triptych.engine")
 
@@ -74,15 +57,11 @@ class GenerationEngine:
         self.num_drafted_tokens = 0
         self.num_accepted_tokens = 0
         self.is_encoder_decoder = scheduler.blocks.cross_pool is not None
-        self.stored_sequences = StoredSequences(limits.vocab_size)
-        self._checks = MessageChecks(
-            limits, self.is_encoder_decoder, lambda: runner.model.cross_attention_layers(), self.stored_sequences
-        )
+        self._new_groups = NewGroups(name, limits, scheduler, lambda: runner.model.cross_attention_layers())
         self._ahead = StepsAhead(scheduler, runner)
         self.grammar_waits: GrammarWaits | None = None
-        self.token_bytes: list[bytes] = []
         self._beam_lags: list[int] = []
-        self._alignments = AlignmentQueue()
+        self._finished_groups = FinishedGroups(runner)
         if self._drafting is not None and self._drafting.costs is not None:
             scheduler.prefill_budget = PrefillBudget(decode_steps=self._drafting.costs)
 
@@ -110,7 +89,7 @@ class GenerationEngine:
 
     @property
     def has_work(self) -> bool:
-        return bool(self.scheduler.waiting or self.scheduler.running or self._ahead.next or self._alignments)
+        return bool(self.scheduler.waiting or self.scheduler.running or self._ahead.next or self._finished_groups)
 
     def give_back_caches(self) -> None:
         """Empty the prefix cache, and return the memory of KV caches and states to the system.
@@ -128,14 +107,15 @@ class GenerationEngine:
     def set_vocabulary(self, tokens: list[bytes]) -> None:
         """Set the bytes of each token, by id. Needed for grammars, required terms, and stop strings with beams."""
         self.grammar_waits = GrammarWaits(GrammarMasks(tokens, self.limits.vocab_size))
-        self.token_bytes = tokens
+        self._new_groups.token_bytes = tokens
+
+    def take_sequences(self, message: SequenceMessage) -> None:
+        """Add a part to a stored set of allowed sequences, or drop a set."""
+        self._new_groups.stored_sequences.take(message)
 
     def accepts(self, message: Generate, events: EngineEvents) -> bool:
         """Whether a message is valid. If it is not, a failure of each of its rows is added to `events`."""
-        invalid = self._checks.invalid_reason(message, self.grammar_waits is not None)
-        if invalid is not None:
-            events.failed += [Failed(row.sequence_id, "engine_error", invalid) for row in message.rows]
-        return invalid is None
+        return self._new_groups.accepts(message, self.grammar_waits is not None, events)
 
     def add(
         self, message: Generate, rows: Sequence[GenerateRow], events: EngineEvents, now: float
@@ -144,41 +124,19 @@ class GenerationEngine:
 
         Returns the sequence groups of the other rows.
         """
-        groups = [self._add_row(message, row, events, now) for row in rows]
-        return [group for group in groups if group is not None]
-
-    def _add_row(self, message: Generate, row: GenerateRow, events: EngineEvents, now: float) -> SequenceGroup | None:
-        frames = message.frames[row.prompt] if message.frames else None
-        num_source_tokens = None if frames is None else self.limits.recording_tokens(len(frames))
-        adapter = message.model if message.model != self.name else ""
-        variant = self.limits.key_variant
-        stored = self.stored_sequences.get(message.params_of(row).sequence_set)
-        group = SequenceGroup(message, row, self.is_encoder_decoder, now, num_source_tokens, adapter, variant, stored)
-        too_large = self._over_limit(group) or self.scheduler.refusal(group)
-        if too_large is not None:
-            events.failed.append(Failed(group.sequence_id, "request_too_large", too_large))
-            return None
-        if row.terms:
-            terms = RequiredTerms([message.terms[i] for i in row.terms], self.token_bytes, row.decoder_token_ids)
-            group.beams = make_search(group.params, group.max_new_tokens, group.end_ids, terms)
-        if group.beams is not None and group.params.stop_texts:
-            group.beams.stop_texts = StopTexts(self.token_bytes, group.params.stop_texts, row.text_drops_space)
-        if self.grammar_waits is not None:
-            self.grammar_waits.prepare(group)
-        self.scheduler.add(group)
-        if row.max_new_tokens == 0:
-            self.finish(group, "length", events)
-            return None
-        return group
-
-    def _over_limit(self, group: SequenceGroup) -> str | None:
-        tokens = group.num_prompt_tokens + group.max_new_tokens
-        if tokens > self.limits.context_tokens:
-            return f"{tokens} tokens (prompt and new ones) exceed the context of {self.limits.context_tokens}"
-        source = group.num_source_tokens
-        if source > self.limits.source_tokens:
-            return f"a source of {source} tokens exceeds the limit of {self.limits.source_tokens}"
-        return None
+        groups = []
+        for row in rows:
+            group = self._new_groups.make(message, row, now, events)
+            if group is None:
+                continue
+            if self.grammar_waits is not None:
+                self.grammar_waits.prepare(group)
+            self.scheduler.add(group)
+            if row.max_new_tokens == 0:
+                self.finish(group, "length", events)
+            else:
+                groups.append(group)
+        return groups
 
     # ------------------------------------------------------------------------------------------------ one step
 
@@ -202,7 +160,7 @@ class GenerationEngine:
         if self.grammar_waits is not None:
             self.grammar_waits.drop_preempted()
         if schedule is None:
-            self._align(events)
+            self._finished_groups.align(chain(self.scheduler.running, self.scheduler.waiting), events)
             return None
         phase, num_rows, num_tokens = schedule.phase, schedule.num_rows, schedule.num_tokens
         num_decoding, num_prefill = schedule.num_decode_tokens, schedule.num_prefill_tokens
@@ -210,7 +168,7 @@ class GenerationEngine:
             # A prompt that lacks only its last token is computed like a decoding row, and costs as much.
             num_decoding, num_prefill = num_decoding + num_prefill, 0
         groups = schedule.groups
-        self._report(groups, started, events)
+        events.computes(groups, started)
         mask_wait_seconds = None
         try:
             if launched is None and self._drafting is None:
@@ -229,7 +187,7 @@ class GenerationEngine:
         copying = 0.0 if host is None else host.take_seconds()
         drafting = 0.0 if self._drafting is None else self._drafting.seconds
         self.scheduler.prefill_budget.observe(num_decoding, num_prefill, seconds - copying - drafting)
-        self._align(events)
+        self._finished_groups.align(chain(self.scheduler.running, self.scheduler.waiting), events)
         lags, self._beam_lags = self._beam_lags, []
         return StepTiming(
             self.name,
@@ -240,20 +198,6 @@ class GenerationEngine:
             mask_wait_seconds=mask_wait_seconds,
             beam_lag_tokens=lags,
         )
-
-    @staticmethod
-    def _report(groups: Sequence[SequenceGroup], now: float, events: EngineEvents) -> None:
-        """Report the groups that start in a step, and the groups that were not reported for `REPORT_SECONDS`."""
-        due = [group for group in groups if group.report_due <= now]
-        if not due:
-            return
-        starting = [group for group in due if group.first_scheduled is None]
-        events.starts([(group.sequence_id, group.start_deadline) for group in starting], now)
-        events.computing += [group.sequence_id for group in due]
-        for group in starting:
-            group.first_scheduled = now
-        for group in due:
-            group.report_due = now + REPORT_SECONDS
 
     def _run(self, schedule: Schedule, events: EngineEvents) -> float | None:
         """Compute a scheduled step and record its events.
@@ -414,6 +358,8 @@ class GenerationEngine:
             if all(failures) and not finished:
                 self.finish(group, "invalid_format", events, failures[0])
 
+    # ----------------------------------------------------------------------------------------- tokens of a group
+
     def _append(
         self, group: SequenceGroup, tokens: list[int], logprobs: Sequence[TokenLogprob], events: EngineEvents
     ) -> None:
@@ -486,7 +432,7 @@ class GenerationEngine:
         """
         if group.status is SequenceStatus.FINISHED:
             if reason == "abort":
-                self._alignments.drop(group)
+                self._finished_groups.drop(group)
             return
         source_blocks = group.cross_block_table
         if self._drafting is not None:
@@ -501,27 +447,4 @@ class GenerationEngine:
         elif reason == "timeout" and group.first_token is None:
             events.failed.append(Failed(group.sequence_id, "timeout", TIMED_OUT))
         else:
-            self._report_end(group, reason, source_blocks, events)
-
-    def _report_end(
-        self, group: SequenceGroup, reason: FinishReason, source_blocks: list[int], events: EngineEvents
-    ) -> None:
-        """Record the result of a group, or queue the group if attention weights must be computed first.
-
-        An error in computing the attention weights fails this group only.
-
-        source_blocks: cross-attention blocks of the group, already free. They keep their contents until the next step.
-        """
-        hypotheses = hypotheses_of(group, reason)
-        if group.has_attention:
-            self._alignments.add(group, hypotheses)
-        elif group.params.alignment is not None:
-            record_with_speech_attention(self.runner, group, hypotheses, source_blocks, events)
-        else:
-            events.finished.append(result_of(group, hypotheses, time.monotonic()))
-
-    def _align(self, events: EngineEvents) -> None:
-        """Compute the attention weights of the next batch of ended groups, if it is due, and record their results."""
-        if self._alignments:
-            ended = self._alignments.take(chain(self.scheduler.running, self.scheduler.waiting))
-            record_with_attention(self.runner, ended, events)
+            self._finished_groups.add(group, reason, source_blocks, events)

@@ -24,16 +24,9 @@ from server.errors import (
     RequestError,
     RequestTooLarge,
 )
-from server.ipc.wire.messages import (
-    Encode,
-    Encoded,
-    Failed,
-    FailureCode,
-    Finished,
-    Generate,
-    PromptScored,
-    Tokens,
-)
+from server.ipc.wire.encode_messages import Encode, Encoded
+from server.ipc.wire.generate_messages import Finished, Generate, PromptScored, Tokens
+from server.ipc.wire.step_messages import Failed, FailureCode
 from server.ipc.wire.time_limits import LimitTimer, TimeLimit, TimeLimits
 from server.limits.key_limits import KeyLimits
 from server.system.loop_iterations import next_iteration

@@ -27,20 +27,14 @@ from server.ipc.client.queue import Queue
 from server.ipc.client.sequence_table import SequenceTable
 from server.ipc.client.submission import Submission, fits, split
 from server.ipc.wire.descriptions import Device, ModelInfo
+from server.ipc.wire.encode_messages import Encode
 from server.ipc.wire.fit import check_rows, sequence_sizes
-from server.ipc.wire.messages import (
-    Encode,
-    FailureCode,
-    Generate,
-    ModelAnswer,
-    PreparingKernels,
-    Progress,
-    Stats,
-    StepOutput,
-    Vocabulary,
-)
+from server.ipc.wire.generate_messages import Generate, Vocabulary
+from server.ipc.wire.model_messages import ModelAnswer
 from server.ipc.wire.params import SequenceTrie
 from server.ipc.wire.stats_sum import with_others, without_increments
+from server.ipc.wire.step_messages import FailureCode, Stats, StepOutput
+from server.ipc.wire.worker_messages import PreparingKernels, Progress
 
 ROWS_PER_TURN = 128
 """Number of rows that are sent or dropped in one iteration of the event loop. This takes about 2 ms."""

@@ -12,7 +12,7 @@ import asyncio
 import time
 from typing import Protocol
 
-from server.ipc.wire.messages import Message
+from server.ipc.wire.message_base import Message
 
 QUIET_ITERATIONS = 2
 """A burst counts as complete after more than this number of iterations of the event loop without a new message."""

@@ -10,7 +10,9 @@ from server.ipc.client.open_sequence import OpenSequence, Sequences
 from server.ipc.client.placement import Placement
 from server.ipc.client.sequence_delivery import SequenceDelivery
 from server.ipc.client.worker_state import WorkerState
-from server.ipc.wire.messages import Abort, Encode, Generate, Vocabulary
+from server.ipc.wire.encode_messages import Encode
+from server.ipc.wire.generate_messages import Generate, Vocabulary
+from server.ipc.wire.step_messages import Abort
 
 
 class Dispatcher:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from server.ipc.client.dispatch import Dispatcher
 from server.ipc.client.worker_state import WorkerState
 from server.ipc.wire.descriptions import ModelInfo, ModelSpec
-from server.ipc.wire.messages import (
+from server.ipc.wire.model_messages import (
     GiveBackCache,
     LoadModel,
     MeasureModel,

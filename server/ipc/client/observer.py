@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Literal, Protocol
 
 from server.ipc.wire.descriptions import Device, ModelInfo
-from server.ipc.wire.messages import Encoded, Failed, Finished, PreparingKernels, Progress, Stats
+from server.ipc.wire.encode_messages import Encoded
+from server.ipc.wire.generate_messages import Finished
+from server.ipc.wire.step_messages import Failed, Stats
+from server.ipc.wire.worker_messages import PreparingKernels, Progress
 
 Stage = Literal["waiting", "running"]
 

@@ -10,7 +10,8 @@ import msgspec
 from server.ipc.client.call import Call
 from server.ipc.client.submission import Part, Submission, pick_rows
 from server.ipc.client.worker_state import WorkerState
-from server.ipc.wire.messages import Encode, Generate
+from server.ipc.wire.encode_messages import Encode
+from server.ipc.wire.generate_messages import Generate
 
 
 @dataclass(slots=True, eq=False)

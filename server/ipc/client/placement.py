@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 
 from server.ipc.client.worker_state import WorkerState
-from server.ipc.wire.messages import Encode, Generate
+from server.ipc.wire.encode_messages import Encode
+from server.ipc.wire.generate_messages import Generate
 
 MAX_PREFIX_BLOCKS = 64
 """Prompts are hashed after 1, 2, 4, ... blocks, up to this number."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from server.ipc.client.worker_state import WorkerState
-from server.ipc.wire.messages import ForgetSequences, SequencePart
+from server.ipc.wire.generate_messages import ForgetSequences, SequencePart
 from server.ipc.wire.params import SequenceTrie
 
 PART_BYTES = 1 << 20

@@ -14,7 +14,9 @@ from server.ipc.client.observer import Observer
 from server.ipc.client.open_sequence import OpenSequence, Sequences
 from server.ipc.client.queue import Queue
 from server.ipc.client.worker_state import WorkerState
-from server.ipc.wire.messages import Encoded, Failed, Finished, StepOutput
+from server.ipc.wire.encode_messages import Encoded
+from server.ipc.wire.generate_messages import Finished
+from server.ipc.wire.step_messages import Failed, StepOutput
 
 TokenCounts = dict[tuple[str, int, float | None], int]
 """Number of sequences by model, number of new tokens, and time of the previous tokens (None for first tokens)."""

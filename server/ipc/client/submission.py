@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from server.ipc.client.call import Call
-from server.ipc.wire.messages import Encode, Generate, GenerateRow
+from server.ipc.wire.encode_messages import Encode
+from server.ipc.wire.generate_messages import Generate, GenerateRow
 
 
 @dataclass(frozen=True)

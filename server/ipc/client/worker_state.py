@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from server.ipc.client.coalescing import MessageCoalescer
-from server.ipc.wire.messages import Stats
+from server.ipc.wire.step_messages import Stats
 
 WAITING_LOAD, RUNNING_LOAD = 4, 1
 """Weights of a waiting and of a running sequence in the load of a worker. A waiting sequence delays a new sequence more

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from server.errors import RequestTooLarge
 from server.ipc.wire.descriptions import ModelInfo
-from server.ipc.wire.messages import FLOAT_BYTES, Encode, Generate, GenerateRow
+from server.ipc.wire.encode_messages import FLOAT_BYTES, Encode
+from server.ipc.wire.generate_messages import Generate, GenerateRow
 
 
 def sequence_sizes(message: Generate | Encode, info: ModelInfo) -> list[int]:

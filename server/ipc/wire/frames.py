@@ -6,7 +6,8 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-from server.ipc.wire.messages import Message, encode
+from server.ipc.wire.message_base import Message
+from server.ipc.wire.messages import encode
 
 FRAME_HEADER = struct.Struct("<I")
 MAX_FRAME_BYTES = 1 << 30

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from server.ipc.wire.messages import Stats
+from server.ipc.wire.step_messages import Stats
 
 
 def with_others(stats: Stats, others: Iterable[Stats]) -> Stats:

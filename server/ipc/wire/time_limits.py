@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from server.ipc.wire.messages import FailureCode
+from server.ipc.wire.step_messages import FailureCode
 
 NO_PROGRESS_SECONDS = 120.0
 """A started request fails if the engine has computed nothing for it during this time. While all its rows wait, it fails

@@ -25,18 +25,17 @@ from server.ipc.wire.descriptions import (
     ModelInfo,
     ModelSpec,
 )
-from server.ipc.wire.messages import (
+from server.ipc.wire.messages import FromWorker
+from server.ipc.wire.model_messages import ModelAnswer
+from server.ipc.wire.step_messages import Stats, StepOutput
+from server.ipc.wire.worker_messages import (
     Computing,
     Configure,
-    FromWorker,
     LoadFailed,
-    ModelAnswer,
     PreparingKernels,
     Progress,
     Ready,
     Shutdown,
-    Stats,
-    StepOutput,
 )
 from server.ipc.workers.restart_policy import RestartLimits, RestartPolicy
 from server.ipc.workers.weight_memory import WeightMemory

@@ -1,6 +1,6 @@
 """Anonymous memory for the weights of all models, shared by all CPU workers of a server.
 
-The HTTP process owns the memory. The workers fill and map it (`server.engine.process.shared_weights`). The HTTP process
+The HTTP process owns the memory. The workers fill and map it (`server.engine.loading.shared_weights`). The HTTP process
 has to:
 
 1. Create one `WeightMemory` before the first worker starts.

@@ -17,7 +17,7 @@ import msgspec
 
 from server.errors import StartError
 from server.ipc.wire.descriptions import DeviceChoice, EngineOptions, ModelSpec
-from server.ipc.wire.messages import FailureCode
+from server.ipc.wire.step_messages import FailureCode
 from server.ipc.workers.supervisor import Supervisor, SupervisorLimits, WorkerListener
 from server.ipc.workers.weight_memory import WeightMemory
 from server.ipc.workers.worker_process import WORKER_COMMAND

@@ -12,7 +12,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from server.ipc.wire.messages import FromWorker, Message
+from server.ipc.wire.message_base import Message
+from server.ipc.wire.messages import FromWorker
 from server.ipc.workers.worker_protocol import WorkerProtocol
 
 log = logging.getLogger("triptych.supervisor")

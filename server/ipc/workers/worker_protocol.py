@@ -12,7 +12,8 @@ from typing import cast
 import msgspec
 
 from server.ipc.wire.frames import FrameReader, FrameTooLarge, encode_frame
-from server.ipc.wire.messages import FromWorker, Message, decode_from_worker
+from server.ipc.wire.message_base import Message
+from server.ipc.wire.messages import FromWorker, decode_from_worker
 
 log = logging.getLogger("triptych.supervisor")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from server.errors import InvalidRequest, RequestError
 from server.ipc.client.call import Call
-from server.ipc.wire.messages import Generate, GenerateRow
+from server.ipc.wire.generate_messages import Generate, GenerateRow
 from server.ipc.wire.params import GenerationParams
 from server.ipc.wire.sections import AnswerSection
 from server.operations.cost import MAX_ADDED_TOKENS, Cost, characters_of, most_tokens

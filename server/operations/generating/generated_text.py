@@ -15,8 +15,8 @@ from itertools import accumulate, pairwise
 import numpy as np
 import numpy.typing as npt
 
+from server.ipc.wire.generate_messages import Hypothesis
 from server.ipc.wire.logprobs import Logprobs, PackedLogprobs, TokenLogprob
-from server.ipc.wire.messages import Hypothesis
 from server.ipc.wire.params import GenerationParams
 from server.text.tokens.computed import Computed
 from server.text.tokens.detokenizer import IncrementalDetokenizer

@@ -13,8 +13,10 @@ from typing import Any, Protocol, TypeVar
 
 from server.errors import DeadlineExceeded, NotReady, RequestError, RequestTooLarge
 from server.ipc.client.call import Call, SequenceEvent, request_error
+from server.ipc.wire.encode_messages import Encoded
+from server.ipc.wire.generate_messages import Finished, PromptScored, Tokens
 from server.ipc.wire.logprobs import Logprobs
-from server.ipc.wire.messages import Encoded, Failed, Finished, PromptScored, Tokens
+from server.ipc.wire.step_messages import Failed
 from server.operations.generating.generated_text import GeneratedText, TextDelta
 from server.operations.generating.logprob_memory import LogprobMemory
 from server.system.loop_iterations import next_iteration

@@ -13,7 +13,7 @@ from typing import Any
 
 from server.errors import InvalidRequest
 from server.ipc.client.call import Call
-from server.ipc.wire.messages import Vocabulary
+from server.ipc.wire.generate_messages import Vocabulary
 from server.ipc.wire.sections import AnswerSection
 from server.operations.grammar_compiler import CompileBudget, GrammarCompiler
 from server.operations.runtime import Runtime

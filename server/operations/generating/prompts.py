@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from server.errors import ContextLengthExceeded, InvalidRequest, RequestTooLarge
 from server.ipc.client.call import Call
 from server.ipc.wire.descriptions import ModelInfo
-from server.ipc.wire.messages import Generate
+from server.ipc.wire.generate_messages import Generate
 from server.operations.encode import check_ids
 from server.operations.generating.generation_options import GenerationOptions
 from server.operations.generating.generation_params import check_family

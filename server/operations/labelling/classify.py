@@ -11,7 +11,7 @@ import numpy as np
 from server.errors import InvalidRequest
 from server.ipc.client.call import Call
 from server.ipc.wire.descriptions import ModelInfo
-from server.ipc.wire.messages import Encode
+from server.ipc.wire.encode_messages import Encode
 from server.operations.cost import Cost, characters_of, most_tokens
 from server.operations.encode import InputItems, Numbers, pair_items, sigmoid, text_items, vectors
 from server.operations.runtime import Runtime

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from server.errors import InvalidRequest, RequestTooLarge
 from server.ipc.client.call import Call
-from server.ipc.wire.messages import Encode, Encoded, EncodeItem
+from server.ipc.wire.encode_messages import Encode, Encoded, EncodeItem
 from server.operations.cost import Cost, characters_of, most_tokens
 from server.operations.encode import encoded_items, text_items
 from server.operations.runtime import Runtime

@@ -14,7 +14,7 @@ from itertools import accumulate, pairwise
 from server.errors import ContextLengthExceeded, InvalidRequest
 from server.ipc.client.call import Call
 from server.ipc.wire.descriptions import LabelledSpansInfo
-from server.ipc.wire.messages import Encode, EncodeItem
+from server.ipc.wire.encode_messages import Encode, EncodeItem
 from server.operations.cost import Cost, characters_of
 from server.operations.encode import Numbers, encoded_rows
 from server.operations.labelling.entities import NamedEntity

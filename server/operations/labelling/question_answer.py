@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from server.errors import ContextLengthExceeded, InvalidRequest
 from server.ipc.client.call import Call
-from server.ipc.wire.messages import Encode, EncodeItem
+from server.ipc.wire.encode_messages import Encode, EncodeItem
 from server.operations.cost import MAX_ADDED_TOKENS, Cost, max_windows
 from server.operations.encode import matrices, window_item
 from server.operations.labelling.spans import MAX_ANSWER_TOKENS, best_spans

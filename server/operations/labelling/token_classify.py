@@ -9,7 +9,7 @@ from itertools import chain
 
 from server.errors import InvalidRequest
 from server.ipc.client.call import Call
-from server.ipc.wire.messages import Encode, EncodeItem
+from server.ipc.wire.encode_messages import Encode, EncodeItem
 from server.operations.cost import MAX_ADDED_TOKENS, Cost, characters_of, max_windows, most_tokens
 from server.operations.encode import Numbers, matrices, window_item
 from server.operations.labelling.entities import (

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from server.errors import ContextLengthExceeded, InvalidRequest
 from server.ipc.client.call import Call
 from server.ipc.wire.descriptions import LabelledSpansInfo
-from server.ipc.wire.messages import Encode, EncodeItem
+from server.ipc.wire.encode_messages import Encode, EncodeItem
 from server.operations.cost import MAX_ADDED_TOKENS, Cost, characters_of
 from server.operations.encode import Numbers, sigmoid, vectors
 from server.operations.entailment import entailment

@@ -17,7 +17,7 @@ from server.errors import StartError
 from server.ipc.client.call import Call
 from server.ipc.client.model_loads import ModelLoadFailed, WorkerLost
 from server.ipc.wire.descriptions import ModelSpec
-from server.ipc.wire.messages import ModelMeasured
+from server.ipc.wire.model_messages import ModelMeasured
 from server.operations.on_demand.declared import DeclaredModel, Description
 from server.operations.on_demand.unloading import Resident, who_leaves, whose_caches
 from server.operations.waiting import Waiting

@@ -10,7 +10,7 @@ import numpy as np
 
 from server.errors import InvalidRequest, RequestTooLarge
 from server.ipc.client.call import Call
-from server.ipc.wire.messages import Encode, EncodeItem
+from server.ipc.wire.encode_messages import Encode, EncodeItem
 from server.operations.cost import Cost, characters_of, most_tokens
 from server.operations.encode import InputItems, Numbers, check_tokens, matrices, prompted_items, vectors
 from server.operations.ranking.routes import of_role

@@ -13,7 +13,7 @@ import numpy as np
 
 from server.errors import RequestTooLarge
 from server.ipc.client.call import Call
-from server.ipc.wire.messages import Encode
+from server.ipc.wire.encode_messages import Encode
 from server.operations.cost import Cost
 from server.operations.encode import Numbers, encoded_items
 from server.operations.ranking.embed import MAX_NUMBERS, input_cost, input_items

@@ -13,7 +13,7 @@ import numpy as np
 
 from server.errors import InvalidRequest
 from server.ipc.client.call import Call
-from server.ipc.wire.messages import Encode, EncodeItem
+from server.ipc.wire.encode_messages import Encode, EncodeItem
 from server.operations.cost import Cost, most_tokens
 from server.operations.encode import Numbers, check_tokens, matrices, type_ids_or_none
 from server.operations.ranking.embed import check_dimensions, cut_vectors

@@ -14,7 +14,7 @@ import numpy as np
 
 from server.errors import RequestTooLarge
 from server.ipc.client.call import Call
-from server.ipc.wire.messages import Encode, EncodeItem
+from server.ipc.wire.encode_messages import Encode, EncodeItem
 from server.operations.cost import MAX_ADDED_TOKENS, Cost, characters_of
 from server.operations.encode import InputItems, Numbers, check_tokens, encoded_rows, matrices, type_ids_or_none
 from server.operations.ranking.embed import MAX_NUMBERS, check_dimensions, cut_vectors

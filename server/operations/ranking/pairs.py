@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from server.errors import InvalidRequest
 from server.ipc.client.call import Call
-from server.ipc.wire.messages import EncodeItem
+from server.ipc.wire.encode_messages import EncodeItem
 from server.operations.encode import check_tokens, type_ids_or_none
 from server.operations.runtime import Runtime
 from server.operations.served_model import ServedModel

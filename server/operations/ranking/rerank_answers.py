@@ -12,7 +12,7 @@ from functools import partial
 
 from server.errors import ContextLengthExceeded, InvalidRequest
 from server.ipc.client.call import Call
-from server.ipc.wire.messages import Encode, EncodeItem, EncodeTask
+from server.ipc.wire.encode_messages import Encode, EncodeItem, EncodeTask
 from server.operations.cost import Cost, characters_of
 from server.operations.encode import check_tokens, sigmoid, vectors
 from server.operations.marked_prompts import encode_prompts, special_texts

@@ -6,7 +6,7 @@ Source: Nogueira and Cho 2019, arXiv:1901.04085.
 from __future__ import annotations
 
 from server.ipc.client.call import Call
-from server.ipc.wire.messages import Encode, EncodeItem
+from server.ipc.wire.encode_messages import Encode, EncodeItem
 from server.operations.cost import Cost, characters_of, most_tokens
 from server.operations.encode import sigmoid, vectors
 from server.operations.ranking.pairs import joined_item, pair_template, text_ids

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from server.ipc.client.call import Call
-from server.ipc.wire.messages import Encode
+from server.ipc.wire.encode_messages import Encode
 from server.operations.cost import Cost
 from server.operations.encode import prompted_items, vectors
 from server.operations.ranking.embed import EmbedSpec, input_cost

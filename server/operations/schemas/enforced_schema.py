@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from server.operations.grammar_compiler import CompileBudget, CompiledFormat, GrammarCompiler
-from server.operations.schemas.json_schema import Loss, ReducedSchema, Subschema, reduce_schema
+from server.operations.schemas.json_schema import reduce_schema
+from server.operations.schemas.reduced_schema import Loss, ReducedSchema, Subschema
 
 JSON_OPTIONS: Mapping[str, Any] = {
     "whitespace_flexible": True,

@@ -8,7 +8,7 @@ from server.audio.read import read_audio
 from server.audio.wav import AudioError
 from server.errors import InvalidRequest
 from server.ipc.client.call import Call
-from server.ipc.wire.messages import Encode, EncodeItem
+from server.ipc.wire.encode_messages import Encode, EncodeItem
 from server.operations.encode import matrices
 from server.operations.runtime import Runtime
 from server.operations.served_model import ServedModel

@@ -16,9 +16,10 @@ from server.audio.frames import FRAMES_PER_TOKEN
 from server.audio.token_times import token_times
 from server.errors import DeadlineExceeded
 from server.ipc.client.call import Call, request_error
+from server.ipc.wire.generate_messages import Finished, Generate, GenerateRow, Tokens
 from server.ipc.wire.logprobs import Logprobs
-from server.ipc.wire.messages import Failed, Finished, Generate, GenerateRow, Tokens
 from server.ipc.wire.params import GenerationParams, PromptProbe, SpeechAlignment, TimestampRules
+from server.ipc.wire.step_messages import Failed
 from server.operations.pools import Pool
 from server.operations.served_model import ServedModel
 from server.operations.speech.speech_fallback import FallbackRules, Verdict

@@ -17,7 +17,7 @@ from server.audio.frames import HOP_SAMPLES, SAMPLE_RATE, Samples
 from server.audio.silence import loudness_frames
 from server.errors import InvalidRequest
 from server.ipc.client.call import Call
-from server.ipc.wire.messages import Encode, EncodeItem
+from server.ipc.wire.encode_messages import FLOAT_BYTES, Encode, EncodeItem
 from server.operations.cost import Cost
 from server.operations.encode import encoded_items
 from server.operations.runtime import Runtime
@@ -38,7 +38,6 @@ from server.text.tokens.tokenizer import Tokenizer
 
 PAUSE_SECONDS, LINE_SECONDS = 0.6, 8.0
 """A line ends at a pause of at least PAUSE_SECONDS, and before a word by which it would exceed LINE_SECONDS."""
-_FLOAT_BYTES = 4
 _LABEL_BYTES = 32
 """Bytes of memory per label: for its id and log-probability, and on average for tokens, words and lines."""
 
@@ -177,7 +176,7 @@ def _cost(model: ServedModel, seconds: float | None, reading_bytes: int) -> Cost
     labels = math.ceil(seconds * SAMPLE_RATE / model.info.samples_per_token)
     window = min(math.ceil(seconds * SAMPLE_RATE), window_frames(model.info) * HOP_SAMPLES)
     samples = math.ceil(seconds * SAMPLE_RATE) + WINDOWS_AT_ONCE * window
-    memory = reading_bytes + _FLOAT_BYTES * samples + _LABEL_BYTES * labels
+    memory = reading_bytes + FLOAT_BYTES * samples + _LABEL_BYTES * labels
     return Cost(0, min(labels, WINDOWS_AT_ONCE * (window // model.info.samples_per_token)), 1, recording_bytes=memory)
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from server.audio.frames import FRAMES_PER_SECOND, FRAMES_PER_TOKEN, second_bytes
 from server.errors import InvalidRequest
+from server.ipc.wire.encode_messages import FLOAT_BYTES
 from server.operations.cost import Cost
 from server.operations.served_model import ServedModel
 from server.operations.speech.recording_file import RecordingFile
@@ -26,7 +27,6 @@ from server.text.speech.subtitles import SubtitleLine
 
 BATCH_WINDOWS = 16
 """Maximum number of windows that are decoded at the same time in the batched mode."""
-_FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class TranscribeSpec:
         reserves memory for further windows as they come.
         """
         windows = self.expected_windows(model, seconds)
-        return self._cost(model, windows, math.ceil(seconds * FRAMES_PER_SECOND) * _FLOAT_BYTES * model.info.num_mels)
+        return self._cost(model, windows, math.ceil(seconds * FRAMES_PER_SECOND) * FLOAT_BYTES * model.info.num_mels)
 
     def expected_windows(self, model: ServedModel, seconds: float) -> int:
         """Number of windows that `cost_after_reading` counts. The batched mode never has more windows."""
@@ -167,9 +167,9 @@ class TranscribeSpec:
         """The cost of decoding. Every window needs memory for its text; only windows in progress need it for frames."""
         info = model.info
         at_once = min(BATCH_WINDOWS, windows) if self.batched else 1
-        window_bytes = _FLOAT_BYTES * FRAMES_PER_TOKEN * info.source_tokens * info.num_mels
+        window_bytes = FLOAT_BYTES * FRAMES_PER_TOKEN * info.source_tokens * info.num_mels
         if self.with_words:
-            window_bytes += _FLOAT_BYTES * info.source_tokens * info.context_tokens
+            window_bytes += FLOAT_BYTES * info.source_tokens * info.context_tokens
         return Cost(
             len(self.prompt) + len(self.hotwords),
             at_once * (info.source_tokens + info.context_tokens),

@@ -20,8 +20,9 @@ from server.audio.voice import VoiceActivity
 from server.errors import InvalidRequest
 from server.ipc.client.call import Call
 from server.ipc.wire.descriptions import LOG_MEL_BANDS
+from server.ipc.wire.encode_messages import FLOAT_BYTES
+from server.ipc.wire.generate_messages import Generate, GenerateRow, Hypothesis
 from server.ipc.wire.logprobs import Logprobs
-from server.ipc.wire.messages import Generate, GenerateRow, Hypothesis
 from server.ipc.wire.params import GenerationParams
 from server.operations.cost import Cost
 from server.operations.runtime import Runtime
@@ -44,7 +45,6 @@ from server.text.speech.untimed_speech import UntimedSpeech
 from server.text.tokens.token_bytes import NoTokenBytes
 
 MIN_NEW_TOKENS = 8
-_FLOAT_BYTES = 4
 _MAX_SEED = (1 << 64) - 1
 
 
@@ -271,7 +271,7 @@ def _cost(model: ServedModel, spec: TranscribeSpec, seconds: float | None, readi
     at_once = min(WINDOWS_AT_ONCE, windows)
     # The samples, their copies without silence and in the messages, and the frames.
     copied = at_once * window_seconds + (seconds if spec.voice_filter is not None else 0)
-    memory = seconds * audio.second_bytes(LOG_MEL_BANDS) + _FLOAT_BYTES * SAMPLE_RATE * copied
+    memory = seconds * audio.second_bytes(LOG_MEL_BANDS) + FLOAT_BYTES * SAMPLE_RATE * copied
     return Cost(
         0,
         at_once * (info.source_tokens + info.context_tokens),

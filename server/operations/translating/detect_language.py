@@ -18,7 +18,8 @@ from server.text.languages.chinese import chinese_script
 from server.text.languages.detect import PRECISE_LANGUAGES, DetectedLanguage, DetectionError
 from server.text.languages.language_codes import parse_language
 from server.text.languages.pivots import pivoted_pairs
-from server.text.markup.markup import MarkupOptions, plain_text
+from server.text.markup.markup import plain_text
+from server.text.markup.markup_options import MarkupOptions
 from server.text.markup.markup_tokens import MarkupError
 
 _COMMON = ("en", "de", "fr", "es", "it", "pt")

@@ -13,7 +13,7 @@ from server.ipc.wire.params import RequiredTerm
 from server.operations.generating import grammar
 from server.operations.generating.generation_options import GenerationOptions
 from server.operations.generating.generation_params import num_beams_of
-from server.operations.glossary_store import MAX_TERM_CHARACTERS
+from server.operations.glossary_store import check_entry
 from server.operations.runtime import Runtime
 from server.operations.served_model import ServedModel
 from server.text.languages.glossary import DuplicateTerm, Glossary, spell
@@ -73,15 +73,7 @@ def _check_terms(glossary: Mapping[str, str]) -> None:
     if len(glossary) > MAX_TERMS:
         raise InvalidRequest(f"`glossary` has {len(glossary)} terms; the limit is {MAX_TERMS}", "glossary")
     for number, (source, target) in enumerate(glossary.items(), 1):
-        for text, side in ((source, "term"), (target, "translation")):
-            if not text.strip():
-                raise InvalidRequest(f"`glossary` has an empty {side} in entry {number}", "glossary")
-            if len(text) > MAX_TERM_CHARACTERS:
-                raise InvalidRequest(
-                    f"`glossary` has a {side} of {len(text)} characters in entry {number}; the limit is "
-                    f"{MAX_TERM_CHARACTERS}",
-                    "glossary",
-                )
+        check_entry(source, target, number, "glossary")
 
 
 async def find_terms(

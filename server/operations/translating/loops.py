@@ -9,9 +9,10 @@ import numpy as np
 
 from server.errors import ClientGone, RequestError
 from server.ipc.client.call import Call
-from server.ipc.wire.messages import Generate
+from server.ipc.wire.generate_messages import Generate
 from server.ipc.wire.params import GenerationParams
 from server.operations.generating.generated_text import GeneratedText
+from server.operations.generating.generation_options import GenerationOptions
 from server.operations.generating.generation_run import TextRun, TokenUsage
 from server.system.loop_iterations import next_iteration
 
@@ -43,6 +44,11 @@ def loops(token_ids: Sequence[int]) -> bool:
 def is_loop(answer: GeneratedText, source_ids: Sequence[int]) -> bool:
     """Whether a translation has a loop, and its source has none."""
     return loops(answer.token_ids) and not loops(source_ids)
+
+
+def sets_repetitions(options: GenerationOptions) -> bool:
+    """Whether a request says itself which repetitions are allowed: `no_repeat_ngram_size` 0 allows all."""
+    return options.no_repeat_ngram_size is not None
 
 
 def may_retry(params: GenerationParams) -> bool:

@@ -13,7 +13,7 @@ import msgspec
 
 from server.errors import InvalidRequest
 from server.ipc.client.call import Call
-from server.ipc.wire.messages import Generate
+from server.ipc.wire.generate_messages import Generate
 from server.operations.generating import prompts
 from server.operations.generating.generated_text import GeneratedText
 from server.operations.runtime import Runtime
@@ -22,7 +22,7 @@ from server.operations.translating.pivot_text import token_spans
 from server.operations.translating.segments import Segment
 from server.operations.translating.translation_models import longest_answer
 from server.text.languages.languages import TranslationPrompt
-from server.text.markup.markup import MarkupOptions
+from server.text.markup.markup_options import MarkupOptions
 from server.text.markup.markup_sentences import MarkedSentence, escape, sentences
 from server.text.markup.markup_tokens import MarkupError
 from server.text.markup.placed_tags import InlineTag, Span

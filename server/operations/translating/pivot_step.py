@@ -9,7 +9,7 @@ from dataclasses import replace
 import msgspec
 
 from server.ipc.client.call import Call
-from server.ipc.wire.messages import Generate, GenerateRow
+from server.ipc.wire.generate_messages import Generate, GenerateRow
 from server.operations.generating import prompts
 from server.operations.generating.generate import hypotheses, text_options
 from server.operations.generating.generated_text import GeneratedText
@@ -18,7 +18,7 @@ from server.operations.generating.generation_params import resolve
 from server.operations.generating.generation_run import TextRun, check_complete
 from server.operations.runtime import Runtime
 from server.operations.translating.instructed import read_instructed
-from server.operations.translating.loops import second_attempt
+from server.operations.translating.loops import second_attempt, sets_repetitions
 from server.operations.translating.pivot_text import PivotText, token_spans
 from server.operations.translating.segments import Segment
 from server.operations.translating.translation_models import TranslationPath, TranslationStep
@@ -98,7 +98,7 @@ async def to_pivot(
     def new_answers(row: int, place: int) -> list[GeneratedText]:
         return hypotheses(model, params, place, shown, sources[row] if step.frame is not None else [])
 
-    if options.no_repeat_ngram_size is None:
+    if not sets_repetitions(options):
         await second_attempt(call, message, run, new_answers)
     kept = [row for row in range(len(rows)) if run.failure_of(row) is None]
     await _read_pivots(

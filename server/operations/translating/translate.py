@@ -11,7 +11,7 @@ import msgspec
 
 from server.errors import InvalidRequest, RequestTooLarge
 from server.ipc.client.call import Call
-from server.ipc.wire.messages import Generate, GenerateRow
+from server.ipc.wire.generate_messages import Generate, GenerateRow
 from server.operations.cost import Cost, characters_of, most_tokens
 from server.operations.generating import grammar, prompts
 from server.operations.generating.generate import generation_cost, hypotheses, text_options
@@ -26,7 +26,7 @@ from server.operations.served_model import ServedModel
 from server.operations.translating import segments
 from server.operations.translating.glossary import SentenceTerms, check_glossary, find_terms, options_with_terms
 from server.operations.translating.instructed import Formality, longest_frame, segment_tokens, with_frames
-from server.operations.translating.loops import second_attempt
+from server.operations.translating.loops import second_attempt, sets_repetitions
 from server.operations.translating.marked_segments import MarkedSegment, fit_attention, locate_tokens, split_markup
 from server.operations.translating.pivot_step import ROWS_AT_ONCE, read_segments, to_pivot
 from server.operations.translating.segments import Segment, SegmentedText
@@ -39,7 +39,7 @@ from server.operations.translating.translation_models import (
 )
 from server.operations.translating.wrong_language import mark_wrong_languages
 from server.system.loop_iterations import next_iteration
-from server.text.markup.markup import MarkupOptions
+from server.text.markup.markup_options import MarkupOptions
 from server.text.markup.protected import Protection
 from server.text.markup.shown_tags import TAG_CHARACTERS, can_be_shown
 
@@ -293,9 +293,7 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
     await next_iteration()
     call.submit(message)
     run = TextRun(call, answers, items=items, logprob_memory=memory)
-    # 0 is a setting too: it allows repetitions.
-    is_default = options.no_repeat_ngram_size is None
-    again = partial(second_attempt, call, message, new_answers=new_answers) if is_default else None
+    again = None if sets_repetitions(options) else partial(second_attempt, call, message, new_answers=new_answers)
     return TranslateRun(
         run, path, spec.options, resolved.seed, inputs, places, first, again, check if spec.quality else None
     )

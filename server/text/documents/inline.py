@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from server.text.documents.units import TextUnit
-from server.text.markup.markup import MarkupOptions
+from server.text.markup.markup_options import MarkupOptions
 
 FRAGMENT = MarkupOptions("xml", non_splitting_tags=frozenset({"g", "x"}))
 """Options to parse the XML fragment of a text. Its elements do not split the text."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from server.text.documents.inline import FRAGMENT
 from server.text.documents.units import DocumentError, TextUnit
 from server.text.documents.web import HTML, NCX, XHTML
-from server.text.markup.markup import MarkupOptions
+from server.text.markup.markup_options import MarkupOptions
 
 KINDS: tuple[MarkupOptions | None, ...] = (None, FRAGMENT, HTML, XHTML, NCX)
 """The kinds of markup that texts of documents have; None for plain text. A line has the index of each text's kind."""

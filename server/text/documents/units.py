@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from server.text.markup.markup import MarkupOptions
+from server.text.markup.markup_options import MarkupOptions
 
 MAX_UNITS = 200_000
 """Limit on the number of texts in one document."""

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 
 from server.text.documents.archive import Archive
 from server.text.documents.units import Document, DocumentError, TextDocument, TextUnit, decoded
-from server.text.markup.markup import BLOCK_TAGS, UNTRANSLATED_TAGS, MarkupOptions, TaggedText, parse
+from server.text.markup.markup import TaggedText, parse
+from server.text.markup.markup_options import MarkupOptions
 from server.text.markup.markup_tokens import MarkupError
+from server.text.markup.tag_rules import BLOCK_TAGS, UNTRANSLATED_TAGS
 
 MAX_TAGS = 400_000
 """Limit on the number of tags in one page."""

@@ -14,13 +14,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from server.text.markup.markup_tokens import MarkupError, MarkupKind, MarkupToken, tokens
+from server.text.markup.markup_options import MarkupOptions
+from server.text.markup.markup_tokens import MarkupError, MarkupToken, tokens
 from server.text.markup.pieces import NEAR, Piece, joined_atoms, notes_as_atoms
-from server.text.markup.protected import NO_PROTECTION, Protection
-
-MAX_TAGS = 20_000
-MAX_DEPTH = 256
-"""Limit on the nesting of elements in one document. `MAX_TAGS` limits the number of its tags."""
+from server.text.markup.tag_rules import OPAQUE_TAGS, are_translated, html_blocks, xml_blocks
 
 _NOWHERE = (sys.maxsize, sys.maxsize)
 """Range of the next protected part when there is none: after the end of every text."""
@@ -31,71 +28,6 @@ _LINK = re.compile(
     re.VERBOSE,
 )
 """A link or an image of Markdown, in plain text."""
-_BLOCK_TAGS_TEXT = """
-address article aside blockquote body br button caption center col colgroup dd details dialog dir div dl dt fieldset
-figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head header hgroup hr html iframe legend li link
-listing main menu meta nav noembed noframes noscript ol optgroup option p param plaintext pre script search section
-select source style summary table tbody td template textarea tfoot th thead title tr track ul xmp
-"""
-BLOCK_TAGS = frozenset(_BLOCK_TAGS_TEXT.split())
-"""HTML elements that end a sentence. Mostly `display: block` of the HTML Living Standard, section 15.3."""
-_UNTRANSLATED_TAGS_TEXT = """
-audio canvas code iframe kbd math noembed noframes object plaintext pre samp script style svg template textarea var
-video xmp
-"""
-UNTRANSLATED_TAGS = frozenset(_UNTRANSLATED_TAGS_TEXT.split())
-"""HTML elements whose text is not translated, because it is code, data or a fallback."""
-_OPAQUE_TAGS_TEXT = """
-audio canvas math object svg video
-"""
-_OPAQUE_TAGS = frozenset(_OPAQUE_TAGS_TEXT.split())
-"""Untranslated inline elements whose text does not belong to the sentence around them."""
-_TABLE_PARTS = frozenset(["tr", "tbody", "tfoot", "thead"])
-_ENDS_P = """
-address article aside blockquote center details dialog dir div dl fieldset figcaption figure footer form h1 h2 h3 h4 h5
-h6 header hgroup hr main menu nav ol p pre search section table ul
-"""
-_CLOSED_BY = {
-    "p": frozenset(_ENDS_P.split()),
-    "li": frozenset(["li"]),
-    "dt": frozenset(["dt", "dd"]),
-    "dd": frozenset(["dt", "dd"]),
-    "option": frozenset(["option", "optgroup"]),
-    "optgroup": frozenset(["optgroup"]),
-    "td": frozenset(["td", "th"]) | _TABLE_PARTS,
-    "th": frozenset(["td", "th"]) | _TABLE_PARTS,
-    "tr": _TABLE_PARTS,
-    "thead": frozenset(["tbody", "tfoot"]),
-    "tbody": frozenset(["tbody", "tfoot"]),
-}
-"""For each element whose end tag may be left out: the start tags that end it.
-
-Source: HTML Living Standard, section 13.1.2.4.
-"""
-
-
-@dataclass(frozen=True)
-class MarkupOptions:
-    """Options for dividing a document into sentences.
-
-    kind: `html`, `xml`, or `text` for plain text.
-    splitting_tags: names of further elements that end a sentence.
-    non_splitting_tags: names of elements that do not end a sentence.
-    ignore_tags: names of elements whose text is not translated.
-    detect_outline: whether XML elements without text next to them end a sentence. If not, only `splitting_tags` do.
-    split_at_newlines: whether a line break ends a sentence. If not, in plain text an empty line does.
-    protection: rules for the parts of the text that must not change.
-    max_tags: limit on the number of tags.
-    """
-
-    kind: MarkupKind
-    splitting_tags: frozenset[str] = frozenset()
-    non_splitting_tags: frozenset[str] = frozenset()
-    ignore_tags: frozenset[str] = frozenset()
-    detect_outline: bool = True
-    split_at_newlines: bool = False
-    protection: Protection = NO_PROTECTION
-    max_tags: int = MAX_TAGS
 
 
 @dataclass
@@ -166,10 +98,10 @@ def plain_text(document: str, options: MarkupOptions) -> str:
 
 def _pieces(found: Sequence[MarkupToken], options: MarkupOptions) -> Iterator[Piece]:
     """Turn tokens into pieces. Consecutive tokens that are not translated become one atom, or one block."""
-    is_block = _xml_blocks(found, options) if options.kind == "xml" else _html_blocks(found, options)
+    is_block = xml_blocks(found, options) if options.kind == "xml" else html_blocks(found, options)
     kept: list[tuple[MarkupToken, bool]] = []
     texts: list[MarkupToken] = []
-    for token, block, translated in zip(found, is_block, _translated(found, options), strict=True):
+    for token, block, translated in zip(found, is_block, are_translated(found, options), strict=True):
         if texts and not (translated and token.kind == "text"):
             yield from _text_pieces(texts, options)
             texts = []
@@ -275,91 +207,8 @@ def _kept(group: Sequence[tuple[MarkupToken, bool]]) -> Piece:
         lowest = min(lowest, depth)
     if depth or lowest or any(block for _, block in group):
         return Piece("block", raw)
-    opaque = any(token.name in _OPAQUE_TAGS for token, _ in group)
+    opaque = any(token.name in OPAQUE_TAGS for token, _ in group)
     return Piece("atom", raw, text="" if opaque else "".join([token.text for token, _ in group]))
-
-
-def _html_blocks(found: Iterable[MarkupToken], options: MarkupOptions) -> list[bool]:
-    blocks = (BLOCK_TAGS - options.non_splitting_tags) | options.splitting_tags
-    return [token.kind == "other" or token.name in blocks for token in found]
-
-
-def _xml_blocks(found: Sequence[MarkupToken], options: MarkupOptions) -> list[bool]:
-    """Whether each token ends a sentence. Tags of inline elements do not.
-
-    An element is inline if its parent is inline, or if its parent has text directly inside.
-    """
-    mixed = {0: False}  # by element, whether it has text of its own; 0 is the document
-    parents: list[int] = []
-    path = [0]
-    for index, token in enumerate(found, 1):
-        if token.kind == "end":
-            path.pop()
-        parents.append(path[-1])
-        if token.kind == "text" and token.text.strip():
-            mixed[path[-1]] = True
-        if token.kind in ("start", "void"):
-            mixed[index] = False
-        if token.kind == "start":
-            path.append(index)
-    blocks: list[bool] = []
-    open_blocks = [True]
-    for token, parent in zip(found, parents, strict=True):
-        if token.kind == "end":
-            blocks.append(open_blocks.pop())
-            continue
-        if token.kind in ("start", "void"):
-            inline = not open_blocks[-1] or mixed[parent] or not options.detect_outline
-            block = token.name in options.splitting_tags or not (inline or token.name in options.non_splitting_tags)
-        else:
-            block = token.kind == "other"
-        blocks.append(block)
-        if token.kind == "start":
-            open_blocks.append(block)
-    return blocks
-
-
-def _translated(found: Iterable[MarkupToken], options: MarkupOptions) -> Iterator[bool]:
-    """Whether each token is translated. Tokens of an untranslated element are not, including its two tags.
-
-    Raises MarkupError for elements that are nested too deep.
-    """
-    is_html = options.kind == "html"
-    path: list[tuple[str, bool]] = []
-    opened: Counter[str] = Counter()
-
-    def leave() -> bool:
-        name, translated = path.pop()
-        opened[name] -= 1
-        return translated
-
-    for token in found:
-        if is_html and token.kind in ("start", "void"):
-            while path and token.name in _CLOSED_BY.get(path[-1][0], ()):
-                leave()
-        translated = path[-1][1] if path else True
-        if token.kind == "start":
-            path.append((token.name, _is_translated(token, translated, options)))
-            opened[token.name] += 1
-            translated = path[-1][1]
-            if len(path) > MAX_DEPTH:
-                raise MarkupError(f"the elements are nested deeper than {MAX_DEPTH}")
-        elif token.kind == "end" and opened[token.name]:
-            while path[-1][0] != token.name:
-                leave()
-            translated = leave()
-        yield translated
-
-
-def _is_translated(token: MarkupToken, inherited: bool, options: MarkupOptions) -> bool:
-    if token.name in options.ignore_tags:
-        return False
-    if options.kind == "xml":
-        return inherited
-    stated = token.attributes.get("translate", "inherit").lower()
-    if token.name in UNTRANSLATED_TAGS or stated == "no" or "notranslate" in token.attributes.get("class", "").split():
-        return False
-    return inherited or stated in ("", "yes")
 
 
 def _broken_tags_as_blocks(pieces: list[Piece]) -> list[Piece]:

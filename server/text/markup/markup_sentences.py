@@ -11,7 +11,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from server.text.markup.markup import InlineElement, MarkupOptions, TaggedText, parse
+from server.text.markup.markup import InlineElement, TaggedText, parse
+from server.text.markup.markup_options import MarkupOptions
 from server.text.markup.markup_tokens import MarkupKind
 from server.text.markup.placed_tags import InlineTag
 from server.text.markup.tag_placement import TokenAlignment, place_tags

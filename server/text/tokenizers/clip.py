@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Regex, decoders, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from server.text.tokenizers.bounds import MAX_ENTRIES, MAX_MERGES, check, check_lines, read_bounded
 from server.text.tokenizers.fast import FastTokenizer
 from server.text.tokenizers.templates import require_tokens
 from server.text.tokenizers.tokenizer_files import TokenizerFiles
-from server.text.tokenizers.vocabulary_files import byte_pairs
+from server.text.tokenizers.vocabulary_files import byte_pairs, read_byte_pairs
 from server.text.tokens.streams import StripWhitespace, VocabularyStream, decoder_chain
-from server.text.tokens.tokenizer import Encoding, TokenizerError
-from weights.resolve import file_in
+from server.text.tokens.tokenizer import Encoding
 
 _WORDS = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 _WORD_END = "</w>"
@@ -30,12 +28,7 @@ def build_clip(directory: Path, merges_path: Path, files: TokenizerFiles) -> Lib
 
     Raises TokenizerError for a missing `vocab.json`, for too many entries, and for missing special tokens.
     """
-    vocab_path = file_in(directory, "vocab.json")
-    if vocab_path is None:
-        raise TokenizerError("merges.txt is there, but vocab.json is missing")
-    check_lines(read_bounded(merges_path), "merges.txt", MAX_MERGES)
-    check(read_bounded(vocab_path).count(b'":'), MAX_ENTRIES, "entries", "vocab.json")
-    vocabulary, merges = models.BPE.read_file(str(vocab_path), str(merges_path))
+    vocabulary, merges = read_byte_pairs(directory, merges_path)
     start, end = (files.roles[role].content for role in ("bos", "eos"))
     require_tokens(vocabulary, (start, end), "vocab.json")
     unknown = files.roles["unk"].content

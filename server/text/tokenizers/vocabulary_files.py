@@ -81,12 +81,7 @@ def build_byte_level(directory: Path, merges_path: Path, files: TokenizerFiles) 
     Raises TokenizerError for another kind, missing or too large files, wrong merges, and missing special tokens.
     """
     refuse_other_kinds("merges.txt", _BYTE_LEVEL_KINDS, files)
-    vocab_path = file_in(directory, "vocab.json")
-    if vocab_path is None:
-        raise TokenizerError("merges.txt is there, but vocab.json is missing")
-    check_lines(read_bounded(merges_path), "merges.txt", MAX_MERGES)
-    check(read_bounded(vocab_path).count(b'":'), MAX_ENTRIES, "entries", "vocab.json")
-    vocabulary, merges = models.BPE.read_file(str(vocab_path), str(merges_path))
+    vocabulary, merges = read_byte_pairs(directory, merges_path)
     model = byte_pairs(vocabulary, merges, "merges.txt", continuing_subword_prefix="", end_of_word_suffix="")
     backend = LibraryTokenizer(model)
     prefix_space = bool(files.config.get("add_prefix_space", files.kind == "blenderbot"))
@@ -148,6 +143,20 @@ def build_characters(path: Path, files: TokenizerFiles) -> LibraryTokenizer:
     parts: list[decoders.Decoder] = [decoders.Replace(space, " ")] if isinstance(space, str) and space else []
     backend.decoder = decoders.Sequence([*parts, decoders.Fuse()])
     return backend
+
+
+def read_byte_pairs(directory: Path, merges_path: Path) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """Read `vocab.json` and `merges.txt`: the id of each piece, and the merges in their order.
+
+    Raises TokenizerError for a missing `vocab.json`, and for too many entries or merges.
+    """
+    vocab_path = file_in(directory, "vocab.json")
+    if vocab_path is None:
+        raise TokenizerError("merges.txt is there, but vocab.json is missing")
+    check_lines(read_bounded(merges_path), "merges.txt", MAX_MERGES)
+    check(read_bounded(vocab_path).count(b'":'), MAX_ENTRIES, "entries", "vocab.json")
+    vocabulary, merges = models.BPE.read_file(str(vocab_path), str(merges_path))
+    return vocabulary, merges
 
 
 def byte_pairs(vocabulary: dict[str, int], merges: Sequence[tuple[str, ...]], file: str, **settings: Any) -> models.BPE:

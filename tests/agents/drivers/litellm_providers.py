@@ -23,7 +23,7 @@ SERVER = {"api_base": os.environ["API_BASE"], "api_key": "not-needed"}
 
 
 def ask(messages, turn, streamed):
-    """The message of one answer."""
+    """Send messages and return the message of the answer, also if it was streamed."""
     more = {"tools": TOOLS} if turn == "tools" else {}
     if MODEL.startswith("aiohttp_openai/"):
         answer = LOOP.run_until_complete(litellm.acompletion(MODEL, messages, **SERVER, **more))

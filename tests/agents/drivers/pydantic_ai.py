@@ -16,7 +16,10 @@ TOOLS = FunctionToolset([get_weather, get_time, keep])
 
 
 async def read(_, events):
-    """Read a streamed answer to its end. `run_stream` would end a run at a text that comes before a call."""
+    """Read a streamed answer to its end.
+
+    `run_stream` is not used: if the model writes text before a tool call, it would take the text as the final answer.
+    """
     async for _event in events:
         pass
 

@@ -1,6 +1,7 @@
-"""The turns that a driver takes, the tools that it offers, and the report of what came back.
+"""Run the turns of a driver, offer tools to the model, and report the answers.
 
-A driver is a block of docs/agents.md, followed by a file of this folder. TURNS lists turn, mode and task of each turn.
+A driver is a block of docs/agents.md, followed by a file of this folder. The environment variable TURNS is a JSON list
+with the name, the mode and the task of each turn.
 """
 
 import json
@@ -32,10 +33,10 @@ def get_time(zone: str) -> str:
 
 
 def take_all(take: Callable[[str, bool, str], tuple[str, str | None]]) -> None:
-    """Take all turns and report each.
+    """Run all turns and report each.
 
-    take: takes the name of a turn, whether to stream, and the task. Returns the final text, and the reasoning if the
-        program shows it.
+    take: function that runs one turn, given its name, whether to stream, and the task. It returns the final text, and
+        the reasoning if the program shows it.
     """
     for turn, mode, task in json.loads(os.environ["TURNS"]):
         CALLS.clear()

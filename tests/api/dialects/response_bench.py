@@ -1,4 +1,4 @@
-"""The application with `/v1/responses` and a scripted model in this process, which the tests of a module share.
+"""An application with `/v1/responses` and a scripted model in this process, for the tests of a module.
 
 The chat template shows everything that a message can have, so that a test can compare whole prompts.
 """
@@ -37,9 +37,10 @@ CALL = '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool
 
 
 class ResponseBench:
-    """An application and its clients, one for each API key. prompt: text of the last prompt.
+    """An application with a scripted model, and a client for each API key.
 
-    keys: the accepted API keys; the first one sends the requests that name no key.
+    prompt: text of the latest prompt that the model got.
+    keys: the accepted API keys. Requests are sent with the first one unless the test names another.
     """
 
     def __init__(self, directory: Path, keys: tuple[str, ...] = (), **settings: Any) -> None:
@@ -57,7 +58,7 @@ class ResponseBench:
         return self.llm.tokenizer.decode(self.llm.sent[-1].prompts[0], skip_special_tokens=False)
 
     def will_say(self, text: str) -> None:
-        """Make the model answer every prompt with a text, and end."""
+        """Make the model answer every further prompt with `text`."""
         self.llm.follow(text)
         self.llm.runner.script = [*self.llm.runner.script, 1]
 
@@ -70,14 +71,14 @@ class ResponseBench:
         return await self.send("POST", "", key, json={"input": "Hi", **body})
 
     async def ask(self, **body: Any) -> dict[str, Any]:
-        """A whole answer, which must succeed."""
+        """Send a request without streaming and return the body of the answer, which must have the status 200."""
         response = await self.post(**body)
         assert response.status_code == 200, response.text
         answer: dict[str, Any] = response.json()
         return answer
 
     async def stream(self, **body: Any) -> list[dict[str, Any]]:
-        """The events of a streamed answer."""
+        """Send a request with streaming and return the events of the answer."""
         response = await self.post(**body, stream=True)
         assert response.status_code == 200, response.text
         return [json.loads(line.removeprefix("data: ")) for line in response.text.split("\n") if line[:6] == "data: "]

@@ -1,4 +1,4 @@
-"""Rendering of `/v1/messages` from made-up deltas and results, read by the `anthropic` package."""
+"""`/v1/messages` renders made-up deltas and results to answers that the `anthropic` package can read."""
 
 from __future__ import annotations
 
@@ -65,7 +65,11 @@ def test_a_share_of_nothing_keeps_the_likeliest_token() -> None:
 
 
 def test_errors_about_messages_name_no_place() -> None:
-    """The messages of the model are not the turns of the request: the system prompt is one, and so is each result."""
+    """An error names the field `messages` without an index.
+
+    The model's messages have other indices than the request's, because the system prompt and each tool result become
+    messages of their own.
+    """
     assert body().spec().messages_field == "messages"
 
 

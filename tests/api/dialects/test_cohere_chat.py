@@ -1,4 +1,4 @@
-"""Rendering of `/v2/chat` from made-up deltas and results, read by the `cohere` package."""
+"""`/v2/chat` renders made-up deltas and results to answers that the `cohere` package can read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of the Ollama dialect: kinds of fields and conversions. Answers, read by the `ollama` package."""
+"""Bodies of the Ollama dialect are converted correctly, and the `ollama` package can read the answers."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ REQUIRED: dict[type[BaseModel], dict[str, Any]] = {
     OllamaTool: {"function": FUNCTION | {"strict": None}},
     OllamaFunction: {"name": "f"},
 }
-"""Schemas with the fields that must not be null."""
+"""Required fields of each body, with valid values."""
 
 
 @pytest.mark.parametrize("schema", REQUIRED)
@@ -196,7 +196,7 @@ def test_options_reach_the_generation() -> None:
 
 
 def test_ollamas_own_client_sends_empty_texts() -> None:
-    """The fields of a request of its command line, whose Go types have no `omitempty`."""
+    """Ollama's command line sends unset fields as empty texts and nulls. They count as absent."""
     shown = {"model": "", "system": "", "template": "", "verbose": False, "options": None, "name": "llm:latest"}
     for names in ({"model": "", "name": "llm:latest"}, {"model": "llm:latest", "name": ""}):
         given = OllamaShowBody.model_validate(shown | names)
@@ -291,7 +291,7 @@ def test_texts_of_parts_and_roles_in_capitals() -> None:
 
 @pytest.mark.parametrize("arguments", [{"city": "Paris"}, '{ "city":"Paris" }', '{"city": "Par', "[1]"])
 def test_arguments_may_be_text(arguments: Any) -> None:
-    """The template gets a text as it was sent, so a call that was cut can come back."""
+    """Arguments of a call that are a text, even incomplete JSON, reach the chat template unchanged."""
     call = {"id": "a", "type": "function", "index": 0, "function": {"name": "weather", "arguments": arguments}}
     chat = body(ASKED, {"role": "assistant", "tool_calls": [call]}).spec().chat
     assert chat is not None
@@ -306,7 +306,7 @@ def test_a_call_may_have_no_arguments(arguments: Any) -> None:
 
 
 def answered(calls: list[dict[str, Any]], *results: dict[str, Any]) -> list[tuple[str, str]]:
-    """Name and id of the call that each result answers."""
+    """Convert a conversation with these calls and results. Returns name and id of the call assigned to each result."""
     asked = [{"role": "assistant", "tool_calls": calls}] if calls else []
     chat = body(ASKED, *asked, *({"role": "tool", "content": "x"} | result for result in results)).spec().chat
     assert chat is not None
@@ -330,7 +330,7 @@ def test_results_name_their_calls() -> None:
 
 
 def test_a_result_may_outlive_its_call() -> None:
-    """A client that shortens the conversation may cut the call and keep the result."""
+    """A tool result whose call is missing is accepted, because clients drop old messages to shorten a conversation."""
     assert answered([], {"tool_call_id": "own", "tool_name": "f"}) == [("f", "own")]
     assert answered([call("g", "a")], {"tool_name": "f", "tool_call_id": "own"}, {"tool_call_id": "a"}) == [
         ("f", "own"),

@@ -1,4 +1,4 @@
-"""Bodies of `/v1/chat/completions`: what other programs and servers send, and what the model then reads."""
+"""Bodies of `/v1/chat/completions` as other programs send them, and the messages that the model gets."""
 
 from __future__ import annotations
 

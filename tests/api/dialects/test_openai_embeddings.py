@@ -1,4 +1,4 @@
-"""`/v1/embeddings`: what becomes of inputs that are longer than the model reads."""
+"""`/v1/embeddings`: inputs that are longer than the model's context."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Every field in the types of the clients' packages is known to the schemas of their dialects.
 
-The packages list what programs send: the types of requests, and those of answers, which programs send back. Those of
-`anthropic` and `openai` are typed dictionaries, those of `ollama` and `huggingface_hub` classes, and those of `cohere`
-arguments of methods. If a newer package has a field that fails here, give it a kind.
+The types in the packages show which fields programs send. Types of answers are checked too, because programs send
+answers back. The types are typed dictionaries in `anthropic` and `openai`, classes in `ollama` and `huggingface_hub`,
+and arguments of methods in `cohere`. If a newer package has a field that fails here, add it to the schema with a kind.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ from server.api.fields.chat_fields import text_parts
 from server.api.fields.ignored_parameters import ignored_parameters
 
 HEADERS = {"betas", "workspace_id"}
-"""Arguments of the anthropic package that become headers."""
+"""Arguments of the anthropic package that it sends as headers, not as fields."""
 FILE = {"file"}
-"""The part of a form that is no field."""
+"""Name of the form part with the file, which is no field of a schema."""
 PAIRS: tuple[tuple[Any, type[BaseModel]], ...] = (
     (anthropic_params.MessageCreateParamsBase, anthropic.AnthropicMessagesBody),
     (anthropic_types.BetaToolParam, anthropic.AnthropicTool),
@@ -135,7 +135,7 @@ SENT_BACK: tuple[tuple[Any, type[BaseModel]], ...] = (
     (hub_types.ChatCompletionOutputFunctionDefinition, chat_messages.OpenAICalledFunction),
     (anthropic_types.parsed_beta_message.ParsedBetaTextBlock, anthropic_messages.AnthropicText),
 )
-"""Types of answers that programs put into their next request."""
+"""Types in answers that programs put into their next request, each with our schema for it in a request."""
 
 
 @pytest.mark.parametrize(("params", "schema"), [*PAIRS, *SENT_BACK], ids=lambda value: value.__name__)
@@ -186,7 +186,7 @@ COHERE_OBJECTS: tuple[tuple[type[BaseModel], type[BaseModel]], ...] = (
     (cohere_types.Thinking, cohere_chat.CohereThinking),
 )
 OF_PYTHON = {"self", "request_options", "batching"}
-"""Arguments of the cohere package that are not sent."""
+"""Arguments of the cohere package's methods that it does not send."""
 
 
 def wire_names(schema: type[BaseModel]) -> set[str]:
@@ -225,7 +225,10 @@ def test_every_grammar_of_the_hub_is_known() -> None:
 
 
 def test_every_anthropic_block_is_read_dropped_or_refused() -> None:
-    """A block of an unknown type is refused too, but nobody has decided that."""
+    """Every block type of the package is listed as read, dropped or refused.
+
+    Unlisted types would be refused too, but not by a decision.
+    """
     hints = get_type_hints(anthropic_types.BetaAssistantMessageParam)
     members = [kind for kind in get_args(get_args(get_args(hints["content"])[1])[0]) if is_typeddict(kind)]
     blocks = {name for member in members for name in get_args(get_type_hints(member)["type"])}
@@ -272,7 +275,7 @@ def test_every_value_of_include_is_known() -> None:
     ids=lambda item: item.type,
 )
 def test_items_of_the_package_are_read_in_every_form(item: Any) -> None:
-    """A dictionary with the names of Python has `async_`."""
+    """An item is also read if it was dumped with the package's Python names, such as `async_` for `async`."""
     for given in (item.model_dump(), item.model_dump(by_alias=True), item.to_dict()):
         body = response_body.ResponsesBody.model_validate({"input": [given]})
         assert body.input[0].type == item.type and not ignored_parameters(body)  # type: ignore[attr-defined]
@@ -288,7 +291,7 @@ def _names(schema: type[BaseModel]) -> set[str]:
 
 
 def _literals(union: Any, field: str) -> set[str]:
-    """The texts that a field may have in the members of a union."""
+    """All texts that the type of `field` allows in the members of a union of typed dictionaries."""
     found: set[str] = set()
     for member in get_args(union):
         kind = get_type_hints(member).get(field)

@@ -1,4 +1,4 @@
-"""Events of live transcriptions that are refused: the error names the field, and repeats nothing else."""
+"""Invalid events of live transcriptions are refused. The error names the field and repeats no value."""
 
 from __future__ import annotations
 
@@ -60,7 +60,10 @@ def test_an_error_repeats_nothing(event: Any, param: str | None) -> None:
 
 
 def test_a_message_of_many_values_is_not_parsed() -> None:
-    """4 MB of empty lists would hold Python's lock for 100 ms and more."""
+    """An event with too many values is refused before it is parsed.
+
+    Parsing 4 MB of empty lists would block all threads of Python for more than 100 ms.
+    """
     event = {"type": "session.update", "session": {"type": "transcription", "audio": {"input": {"noise_reduction": 0}}}}
     text = json.dumps(event).replace("0}}}}", f"[{'[],' * 1_000_000}[]]}}}}}}}}")
     json.loads(text)

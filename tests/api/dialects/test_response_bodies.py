@@ -1,4 +1,4 @@
-"""Bodies of `/v1/responses`: the kinds of their fields, and the chat messages that replayed items become."""
+"""Bodies of `/v1/responses`: kinds of fields, and the chat messages that are made from items of earlier answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/v1/responses` as programs use it: what is dropped, named and refused, and the items and events of answers."""
+"""`/v1/responses` as programs use it: fields that are dropped or refused, and the items and events of answers."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ async def test_a_call_is_required_and_no_function_is_left(bench: ResponseBench, 
 
 
 async def test_allowed_tools_restrict_the_calls(bench: ResponseBench) -> None:
-    """The model writes the name of a function that is not allowed, and the grammar makes it the allowed one."""
+    """The scripted model tries to call a forbidden function. The grammar forces the name of an allowed one."""
     bench.will_say('<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>')
     allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "get_time"}]}
     answer = await bench.ask(tools=TOOLS, tool_choice=allowed, max_output_tokens=200)
@@ -252,7 +252,10 @@ async def test_a_stream_adds_up_to_the_whole_answer(bench: ResponseBench, name: 
 
 
 def check_items(events: list[dict[str, Any]], output: list[dict[str, Any]]) -> None:
-    """The events of each item come in a row, have its id and index, and their deltas make up its text."""
+    """Check the events of each output item: they are consecutive and have its id and index; deltas form its text.
+
+    output: the items of the complete response.
+    """
     places = [event["output_index"] for event in events if "output_index" in event]
     assert places == sorted(places) and set(places) == set(range(len(output)))
     for index, item in enumerate(output):

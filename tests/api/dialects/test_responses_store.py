@@ -1,4 +1,4 @@
-"""`/v1/responses` continues what it has stored, and nothing else: chains, references, and the routes that read them."""
+"""`/v1/responses` continues stored responses only: chains, references to items, and the routes that read them."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def test_a_conversation_never_continues_with_less_text(bench: ResponseBenc
 
 
 async def test_items_are_referenced_as_the_ai_sdk_does(bench: ResponseBench) -> None:
-    """It sends the user's items again, and its own answers as references."""
+    """The AI SDK sends the user's items again, but sends the items of earlier answers as references."""
     bench.will_say(f"<think>Hm.</think>\n\nI look.{CALL}")
     user: Any = {"role": "user", "content": [{"type": "input_text", "text": "Weather?"}]}
     first = await bench.ask(input=[user], tools=TOOLS)
@@ -115,7 +115,7 @@ async def test_items_are_referenced_as_the_ai_sdk_does(bench: ResponseBench) -> 
     second = await bench.ask(input=[user, *references, result], tools=TOOLS)
     shown = f"[get_weather][get_time]<user>Weather?<assistant><think>Hm.</think>I look.{CALL}<tool>rain<assistant>"
     assert bench.prompt == shown
-    # A reference may leave out its type, and an item of the input can be referenced too.
+    # A reference may have no type, and may also refer to an item of the input.
     listed = (await bench.get(f"{second['id']}/input_items", order="asc")).json()["data"]
     assert [item["id"] for item in listed[1:4]] == [item["id"] for item in first["output"]]
     again = [{"id": item["id"], "type": None} for item in (*listed, *second["output"])]

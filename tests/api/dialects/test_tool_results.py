@@ -1,4 +1,4 @@
-"""Parts of a tool's result that are no text: the model reads a note, and the header names them, in every dialect."""
+"""Parts of a tool result that are no text become a note for the model, and a header names them, in every dialect."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_other_messages_with_pictures_are_refused(schema: Any, role: str) -> Non
 
 
 def test_pictures_beside_the_content_of_a_result_of_ollama() -> None:
-    """`langchain-ollama` moves the pictures of a result there."""
+    """Pictures of a tool result in the field `images` become notes. `langchain-ollama` puts pictures there."""
     call = {"role": "assistant", "tool_calls": [{"function": {"name": "look", "arguments": {}}}]}
     for content, expected in (("seen", f"seen\n{NOTE}\n{NOTE}"), (None, f"{NOTE}\n{NOTE}"), ("", f"{NOTE}\n{NOTE}")):
         result = {"role": "tool", "content": content, "images": ["AA==", "AA=="]}

@@ -10,7 +10,7 @@ from tests.chaos.bugs.registry import bug, replace
 
 @bug("http")
 def aborts_take_one_turn() -> None:
-    """All rows of a call that ends are dropped in one turn of the event loop."""
+    """All rows of a call that ends are dropped in one iteration of the event loop, instead of a few at a time."""
     from server.ipc.client.client import EngineClient
 
     def drop_all(self: Any) -> None:
@@ -23,7 +23,7 @@ def aborts_take_one_turn() -> None:
 
 @bug("http")
 def own_reservations_count_as_others() -> None:
-    """What a request has reserved before counts against it, as if it were of another request."""
+    """Earlier reservations of a request count against its own later ones, like those of other requests."""
     from server.operations.admission import Admission
 
     def check(self: Any, held: Any, *rest: Any) -> None:
@@ -36,7 +36,7 @@ def own_reservations_count_as_others() -> None:
 
 @bug("http")
 def pages_are_never_checked() -> None:
-    """A server without keys answers every page."""
+    """A server without API keys answers requests of every web page."""
     from server.api.entry.page_check import PageCheck
 
     replace(PageCheck, "check", lambda *given, **named: None)
@@ -44,7 +44,7 @@ def pages_are_never_checked() -> None:
 
 @bug("http")
 def every_peer_is_a_proxy() -> None:
-    """Whoever sends `X-Forwarded-For` chooses the address in the log."""
+    """Every client is treated as a trusted proxy, so it can choose the address in the log with `X-Forwarded-For`."""
     from server.api.entry.forwarded import ForwardedMiddleware
 
     replace(ForwardedMiddleware, "_is_proxy", lambda self, address: True)
@@ -52,7 +52,7 @@ def every_peer_is_a_proxy() -> None:
 
 @bug("http")
 def texts_may_take_roles() -> None:
-    """Special tokens in messages are tokens."""
+    """Text in messages that looks like a special token becomes this special token."""
     from server.text.chats.text_marks import TextMarks
 
     replace(TextMarks, "messages", lambda self, messages: list(messages))
@@ -60,7 +60,7 @@ def texts_may_take_roles() -> None:
 
 @bug("http")
 def names_may_take_roles() -> None:
-    """Special tokens in the names of a tool's parameters are tokens."""
+    """Text in the names of a tool's parameters that looks like a special token becomes this special token."""
     from server.text.chats.text_marks import TextMarks
 
     replace(TextMarks, "_key", lambda self, key: key)
@@ -68,7 +68,7 @@ def names_may_take_roles() -> None:
 
 @bug("http")
 def ranked_texts_may_take_roles() -> None:
-    """Special tokens in the texts that a language model ranks are tokens."""
+    """Text that a language model ranks and that looks like a special token becomes this special token."""
     from server.operations.ranking import rerank_answers
 
     replace(rerank_answers, "special_texts", lambda runtime, tokenizer: frozenset())
@@ -76,7 +76,7 @@ def ranked_texts_may_take_roles() -> None:
 
 @bug("http")
 def secrets_of_links_are_logged() -> None:
-    """The access log has the whole path of a link that allows to fetch a document."""
+    """The access log contains the whole path of a download link, with which anyone could fetch the document."""
     from server.api.entry import middleware
 
     replace(middleware, "has_secret", lambda path: False)
@@ -84,7 +84,7 @@ def secrets_of_links_are_logged() -> None:
 
 @bug("http")
 def texts_of_archives_are_not_counted() -> None:
-    """A compressed document counts as its file, however much text is in it."""
+    """A compressed document counts with the size of its file, although its text may be much larger."""
     from server.api.stored.document_jobs import DocumentJobs
 
     replace(DocumentJobs, "count_texts", lambda self, job, text_bytes: None)
@@ -92,7 +92,7 @@ def texts_of_archives_are_not_counted() -> None:
 
 @bug("http")
 def full_disks_are_faults() -> None:
-    """An error of the disk is not recognised."""
+    """An error of the disk is treated as an internal error of the server."""
     from contextlib import nullcontext
 
     from server.operations import glossary_store

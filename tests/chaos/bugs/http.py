@@ -1,4 +1,4 @@
-"""Bugs in the HTTP process. Each docstring says what goes wrong."""
+"""Planted bugs in the HTTP process. The docstring of each function says what goes wrong."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tests.chaos.bugs.registry import bug, replace
 
 
 def _replace_imported(name: str, new: Any) -> None:
-    """Replace a function in each module of the product that has imported it by name."""
+    """Replace a function in every module of the product that contains it as `name`."""
     for module_name, module in list(sys.modules.items()):
         if module_name.split(".")[0] in ("server", "weights", "models") and name in vars(module):
             replace(module, name, new)
 
 
 def _without_limits(*names: str) -> None:
-    """Replace limits of the supervisor by endless ones. Raises AttributeError for a limit that does not exist."""
+    """Set limits of the worker supervisor to infinity. Raises AttributeError for a limit that does not exist."""
     from server.ipc.workers.supervisor import SupervisorLimits
 
     def initialize(self: Any, *rest: Any, **named: Any) -> None:
@@ -45,7 +45,7 @@ def lost_worker_tells_nobody() -> None:
 
 @bug("http")
 def late_events_are_taken() -> None:
-    """Events of a worker that was lost go to the requests that have moved to another one."""
+    """Late events of a dead worker are given to requests that meanwhile run on another worker."""
     import msgspec
 
     from server.ipc.client.client import EngineClient
@@ -59,7 +59,7 @@ def late_events_are_taken() -> None:
 
 @bug("http")
 def a_dying_supervisor_tells_nobody() -> None:
-    """A fault of a supervisor leaves its worker dead and the server running."""
+    """If a worker supervisor fails, its worker stays dead and the server continues without it."""
     from server.ipc.workers.worker_pool import WorkerPool
 
     replace(WorkerPool, "_on_end", lambda self, supervisor, task: None)
@@ -67,7 +67,7 @@ def a_dying_supervisor_tells_nobody() -> None:
 
 @bug("http")
 def pauses_do_not_grow() -> None:
-    """A worker that becomes ready ends the series of failures, however soon it fails again."""
+    """A worker that becomes ready resets the count of failures, even if it fails again at once."""
     from server.ipc.workers.restart_policy import RestartPolicy
 
     def failed(self: Any, ready_seconds: float | None) -> None:
@@ -78,7 +78,7 @@ def pauses_do_not_grow() -> None:
 
 @bug("http")
 def lost_requests_are_repeated_without_end() -> None:
-    """A request moves to another worker each time its worker dies, even after its first events."""
+    """A request is repeated on another worker each time its worker dies, even if the client already has some events."""
     from server.ipc.client.client import EngineClient
 
     def leave(self: Any, epoch: int, message: str) -> None:
@@ -119,7 +119,7 @@ def clients_that_leave_are_not_seen() -> None:
 
 @bug("http")
 def stalled_readers_stay() -> None:
-    """Nothing ends a stream whose client reads no byte: neither the stream nor the kernel."""
+    """A stream whose client reads nothing is never ended, neither by the server nor by the kernel's timeout."""
     from server.api import serve
     from server.api.bodies import sse
 
@@ -129,7 +129,7 @@ def stalled_readers_stay() -> None:
 
 @bug("http")
 def overload_is_queued() -> None:
-    """The server accepts any number of requests: no limit of the door, of admission or of the queue holds."""
+    """The server accepts any number of requests. The limits of door, admission and queue have no effect."""
     from server.api.entry.door import Door
     from server.ipc.client.queue import Queue
     from server.operations.admission import Admission
@@ -143,7 +143,7 @@ def overload_is_queued() -> None:
 
 @bug("http")
 def answers_are_swapped() -> None:
-    """If one message of the worker has two results, each goes to the other's request."""
+    """If a message of the worker has results of two requests, they are swapped."""
     import msgspec
 
     from server.ipc.client.client import EngineClient
@@ -161,7 +161,7 @@ def answers_are_swapped() -> None:
 
 @bug("http")
 def an_error_has_no_words() -> None:
-    """The message for one kind of refused value is missing."""
+    """`schema_errors` has no message for one kind of invalid value."""
     from server.api.fields import schema_errors
 
     def text(first: Any, errors: Any) -> str:
@@ -174,7 +174,7 @@ def an_error_has_no_words() -> None:
 
 @bug("http")
 def errors_quote_the_request() -> None:
-    """Refusals repeat a part of the body, as pydantic's own messages do."""
+    """Error messages repeat a part of the request body, as pydantic's own messages do."""
     from server.api.fields import schema_errors
 
     def describe(body: Any, errors: Any, schema: Any) -> tuple[str, str | None]:
@@ -187,7 +187,7 @@ def errors_quote_the_request() -> None:
 
 @bug("http")
 def slow_senders_have_no_deadline() -> None:
-    """Headers may take any time."""
+    """A client may take any time to send its headers."""
     from server.api.connection.protocol import LimitedHttpProtocol
 
     def start(self: Any) -> None:
@@ -217,7 +217,7 @@ def text_work_runs_in_the_event_loop() -> None:
 
 @bug("http")
 def incomplete_characters_are_sent() -> None:
-    """Every token is decoded by itself."""
+    """Every token is decoded separately, so that a character of several tokens is sent as replacement characters."""
     from server.text.tokens.detokenizer import IncrementalDetokenizer
 
     def push_one(self: Any, token_id: int) -> str:
@@ -230,7 +230,7 @@ def incomplete_characters_are_sent() -> None:
 
 @bug("http")
 def frames_are_not_escaped() -> None:
-    """Characters beyond ASCII are sent as they are, including those that some clients take for the end of a line."""
+    """Characters beyond ASCII are not escaped in events, although some clients treat some of them as line ends."""
     import orjson
 
     from server.api.bodies import sse
@@ -261,7 +261,7 @@ def the_manifest_is_not_read() -> None:
 
 @bug("http", "worker")
 def links_leave_the_directory() -> None:
-    """A file of a checkpoint may be a link to any file of the machine."""
+    """A file of a checkpoint may be a symbolic link to any file of the machine."""
     from pathlib import Path
 
     from weights import load, manifest, read, resolve  # noqa: F401 - imported before the name is replaced in them
@@ -272,7 +272,7 @@ def links_leave_the_directory() -> None:
 
 @bug("http")
 def no_key_is_a_key() -> None:
-    """A request without a key passes as if it had the first one."""
+    """A request without an API key is accepted as if it had the first key."""
     from server.api_keys import ApiKeys
 
     def find(self: Any, sent: bytes) -> Any:
@@ -283,7 +283,7 @@ def no_key_is_a_key() -> None:
 
 @bug("http")
 def paths_become_labels() -> None:
-    """The metrics have a series for every path, and the log has every path."""
+    """Paths without a route are used as metric labels and written to the log."""
     from server.api.entry import middleware
     from server.api.telemetry.access_log import log
 
@@ -297,7 +297,7 @@ def paths_become_labels() -> None:
 
 @bug("http")
 def every_request_leaves_a_kilobyte() -> None:
-    """A list keeps a part of every request."""
+    """The server leaks a kilobyte for each request."""
     from server.api.entry import middleware
 
     kept: list[bytes] = []
@@ -312,13 +312,13 @@ def every_request_leaves_a_kilobyte() -> None:
 
 @bug("http")
 def loading_has_no_limit() -> None:
-    """The server waits for a worker that never becomes ready, and restarts failing workers, without any limit."""
+    """The server waits for ever for a worker that does not become ready, and restarts failing workers without limit."""
     _without_limits("max_failures", "loading_hang_seconds")
 
 
 @bug("http")
 def stored_responses_know_no_keys() -> None:
-    """A key finds what any key has stored."""
+    """A client finds stored responses of any API key."""
     from server.api.stored.stored_responses import StoredResponses
 
     old = replace(
@@ -328,7 +328,7 @@ def stored_responses_know_no_keys() -> None:
 
 @bug("http")
 def stored_responses_have_no_bounds() -> None:
-    """Stored responses are never dropped, neither for their bytes nor for their age."""
+    """Stored responses are never deleted, however many bytes they have and however old they are."""
     from server.api.stored.stored_responses import Shelf, StoredResponses
 
     old = replace(StoredResponses, "__init__", lambda self, max_bytes, *rest: old(self, 1 << 60, *rest))
@@ -337,7 +337,7 @@ def stored_responses_have_no_bounds() -> None:
 
 @bug("http")
 def panics_pass_all_handlers() -> None:
-    """A panic of the tokenizer's library is not recognised."""
+    """A Rust panic in the tokenizer library is not treated as an error of the request."""
     from server.text.tokens import library_calls
 
     replace(library_calls, "panic_of", lambda error: None)
@@ -345,7 +345,7 @@ def panics_pass_all_handlers() -> None:
 
 @bug("http")
 def characters_of_bytes_grow_twice() -> None:
-    """Parts of a tokenizer that lengthen a text may be applied to what they have added."""
+    """A tokenizer may have several components of a type that lengthens texts, so that their effects multiply."""
     from server.text.tokenizers import components
 
     replace(components, "_ONCE", ())
@@ -353,7 +353,7 @@ def characters_of_bytes_grow_twice() -> None:
 
 @bug("http", "worker")
 def tensors_may_share_bytes() -> None:
-    """A GGUF file may have all its tensors in the same bytes."""
+    """The tensors of a GGUF file may overlap, so that a small file needs much memory."""
     from weights.gguf.container import GgufFile
 
     replace(GgufFile, "_check_overlaps", lambda self: None)
@@ -361,7 +361,7 @@ def tensors_may_share_bytes() -> None:
 
 @bug("http")
 def models_never_leave() -> None:
-    """A model is loaded whether or not the budget has room for it."""
+    """A model is loaded on demand even if it does not fit into the memory budget; no other model is unloaded."""
     from server.operations.on_demand.loader import OnDemandLoader
 
     async def make_room(self: Any, model: Any, size: int) -> bool:

@@ -12,7 +12,7 @@ Process = Literal["http", "worker"]
 
 @dataclass(frozen=True)
 class Bug:
-    """A planted bug. processes: those in which `plant` replaces functions."""
+    """A planted bug. plant: function that plants it. processes: processes in which it must be called."""
 
     processes: tuple[Process, ...]
     plant: Callable[[], None]
@@ -51,7 +51,7 @@ def install(name: str, *processes: Process) -> None:
 
 @contextmanager
 def planted(name: str) -> Iterator[None]:
-    """A bug in this process, until the end of the block."""
+    """Context manager that plants a bug in this process, and removes it at the end."""
     first = len(_replaced)
     install(name, "http", "worker")
     try:

@@ -1,4 +1,4 @@
-"""Bugs in the worker. Each docstring says what goes wrong."""
+"""Planted bugs in the worker. The docstring of each function says what goes wrong."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.chaos.bugs.registry import bug, replace
 
 @bug("worker")
 def worker_outlives_its_server() -> None:
-    """The worker neither dies with its parent nor notices the closed socket."""
+    """The worker does not exit when its parent process dies, nor when its socket is closed."""
     from server.engine.process import worker
 
     replace(worker, "die_with_parent", lambda: None)
@@ -20,7 +20,7 @@ def worker_outlives_its_server() -> None:
 
 @bug("worker")
 def released_blocks_are_lost() -> None:
-    """One release in twenty frees nothing."""
+    """One of twenty calls that release a sequence's KV blocks frees nothing."""
     from server.engine.cache.block_tables import BlockTables
 
     count = itertools.count(1)
@@ -37,7 +37,7 @@ def released_blocks_are_lost() -> None:
 
 @bug("worker")
 def preempted_sequences_lose_a_token() -> None:
-    """A preempted sequence begins again with another last token."""
+    """A preempted sequence continues with a wrong last token."""
     from server.engine.scheduling.scheduler import Scheduler
 
     def preempt(self: Any, group: Any) -> None:
@@ -51,7 +51,7 @@ def preempted_sequences_lose_a_token() -> None:
 
 @bug("worker")
 def noise_depends_on_the_batch() -> None:
-    """The random numbers of a row depend on its place in the batch."""
+    """The random numbers of a row depend on its index in the batch."""
     from server.engine.choosing import sampler
 
     old = replace(
@@ -61,7 +61,7 @@ def noise_depends_on_the_batch() -> None:
 
 @bug("worker")
 def values_that_are_not_finite_pass() -> None:
-    """A row whose logits are not finite gets a token like any other."""
+    """A row with NaN or infinite logits gets a token instead of an error."""
     from server.engine.choosing import selection
 
     def select(logits: Any, top_k: Any, groups: Any) -> Any:
@@ -72,7 +72,7 @@ def values_that_are_not_finite_pass() -> None:
 
 @bug("worker")
 def rows_are_never_shared() -> None:
-    """A running row keeps its place until its end, whatever other calls wait."""
+    """A running row keeps its place in the batch until its end, even if rows of other calls wait."""
     from server.engine.scheduling.fair_rows import FairRows
 
     replace(FairRows, "victim", lambda self, group: None)
@@ -90,7 +90,7 @@ def streams_wait_for_large_work() -> None:
 
 @bug("http", "worker")
 def missing_kernels_are_silent() -> None:
-    """A worker without compiled kernels says nothing."""
+    """A worker without compiled kernels logs no warning."""
     from server.engine.process import service
 
     replace(service.log, "warning", lambda *rest: None)
@@ -98,7 +98,7 @@ def missing_kernels_are_silent() -> None:
 
 @bug("worker")
 def workers_pack_their_own_weights() -> None:
-    """Each worker packs weights of its own."""
+    """Each worker packs its own copy of the weights instead of sharing one."""
     from tests.chaos.checks import shared_weights
 
     replace(shared_weights.memory_of_workers, "__defaults__", (False,))
@@ -106,7 +106,7 @@ def workers_pack_their_own_weights() -> None:
 
 @bug("worker")
 def grammars_compile_in_the_step() -> None:
-    """The step waits for every new grammar, and for a second more."""
+    """The engine step waits until every new grammar is compiled, and one second longer."""
     from server.engine.grammars.grammar_masks import GrammarMasks
 
     old = replace(GrammarMasks, "start", lambda self, *rest: (time.sleep(1), old(self, *rest))[1])
@@ -114,15 +114,15 @@ def grammars_compile_in_the_step() -> None:
 
 @bug("worker")
 def the_start_has_no_limit() -> None:
-    """The settings and names of a checkpoint may take eight seconds."""
-    from server.engine.process import planning_limit
+    """Reading the settings and tensor names of a checkpoint is stopped only after eight seconds."""
+    from server.engine.loading import planning_limit
 
     replace(planning_limit, "SECONDS", 8.0)
 
 
 @bug("worker")
 def models_load_between_steps() -> None:
-    """The main loop reads and packs the weights of a model, so that no step runs meanwhile."""
+    """The main loop itself reads and packs the weights of a new model, so that no step runs meanwhile."""
     from server.engine.process.model_loader import ModelLoader
 
     def start(self: Any) -> None:

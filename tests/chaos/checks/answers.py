@@ -1,4 +1,4 @@
-"""Promises 10, 17 and 18: answers go to their own request, and arrive character by character as they were made."""
+"""Check promises 10, 17 and 18: every answer goes to its own request, and its characters arrive unchanged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ WORDS = ("the fox", "a king", "two ships", "no moon", "red wine", "old songs", "
 def canaries(requests: int) -> Record:
     """Promise 10: every request carries a number that its answer must contain, and no other request's number.
 
-    A format with one choice makes the worker generate the number, so that the number passes through the whole server.
+    A response format with a single choice forces the worker to generate the number, so that the number passes through
+    the whole server.
     """
     record = Record("request")
 
@@ -59,7 +60,7 @@ def canaries(requests: int) -> Record:
                     record.runs += 1
 
     async def embed(connection: Connection, text: str) -> None:
-        """An embedding carries no text, so it is compared with the one that the same text got alone."""
+        """Embed a text. An embedding contains no number, so it is compared with the one that the text got alone."""
         answer = await connection.request("POST", "/embed", {"inputs": text})
         if not record.must(answer.status == 200, f"/embed: status {answer.status}"):
             return
@@ -83,7 +84,7 @@ def canaries(requests: int) -> Record:
 
 
 def _text(path: str, streams: bool, body: bytes) -> str:
-    """All text of an answer. A stream gives its deltas, joined."""
+    """All text of an answer. For a stream, its deltas are joined. body: body of the answer."""
     if not streams:
         document = json.loads(body)
         if path == "/tokenize":
@@ -98,8 +99,9 @@ def _text(path: str, streams: bool, body: bytes) -> str:
 
 
 def splits(count: int) -> Record:
-    """Promise 17: emoji, CJK and combining marks, split at random tokens; joined deltas equal the decoded text of all
-    tokens.
+    """Promise 17: the joined deltas of a stream equal the decoded text of all its tokens.
+
+    The texts have emoji, CJK and combining marks, and are split at random tokens.
     """
     record = Record("split")
     rng = random.Random(17)
@@ -137,7 +139,7 @@ def splits(count: int) -> Record:
 
 
 def frames(step: int = 64) -> Record:
-    """Promise 18: every character of the basic plane in an event, read by three parsers as the standard and clients do.
+    """Promise 18: three parsers read events with every character of Unicode's basic plane correctly.
 
     step: characters in one event.
     """

@@ -1,4 +1,4 @@
-"""Promises 20, 21 and 28: damaged checkpoints, checkpoints that would run code, an installation without kernels."""
+"""Check promises 20, 21 and 28: damaged checkpoints, checkpoints that would run code, a server without kernels."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ DAMAGES: tuple[Callable[[Tensors, str], None], ...] = (_missing, _extra, _missha
 
 
 def _check(directory: Path) -> tuple[int, str]:
-    """Exit status and error output of `triptych check`."""
+    """Run `triptych check` on a checkpoint. Returns the exit status and the error output."""
     done = subprocess.run(
         [*command(), "check", str(directory)], cwd=REPOSITORY, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
     )
@@ -61,7 +61,9 @@ def _check(directory: Path) -> tuple[int, str]:
 
 
 def damaged(flips: int, damages: int = len(DAMAGES), models: int = len(MODELS)) -> Record:
-    """Promise 20: each kind of damage of a tensor, a truncated file, and flipped bits in a file with a manifest.
+    """Promise 20: damaged checkpoints are refused with an error that names the tensor or the file.
+
+    The damages are those in `DAMAGES`, a truncated file, and flipped bits in a file with a manifest.
 
     flips: bits to flip in each model, one after the other.
     damages: number of kinds of damage to check. models: number of models to check.
@@ -84,7 +86,7 @@ def damaged(flips: int, damages: int = len(DAMAGES), models: int = len(MODELS)) 
             content, tensors = file.read_bytes(), load_file(file)
             for damage in DAMAGES[:damages]:
                 changed = dict(tensors)
-                # A tensor that the model needs and that is not optional, so that the error must name it.
+                # The damaged tensor must be one that the model needs, so that the error has to name it.
                 name = rng.choice(
                     [tensor_name for tensor_name in tensors if "weight" in tensor_name and "pooler" not in tensor_name]
                 )
@@ -105,7 +107,10 @@ def damaged(flips: int, damages: int = len(DAMAGES), models: int = len(MODELS)) 
 
 
 def no_code() -> Record:
-    """Promise 21: pickles that run code, links out of the directory, `auto_map`, hostile templates."""
+    """Promise 21: no checkpoint can run code or read other files.
+
+    Tests with pickles, links out of the directory, `auto_map` and hostile chat templates.
+    """
     return run_tests(
         Record("test"),
         "tests/weights/test_read.py",
@@ -116,7 +121,7 @@ def no_code() -> Record:
 
 
 def silent_installation() -> Record:
-    """Promise 28: `serve` and `check` without kernels say so in one line; every way to lack them has a message."""
+    """Promise 28: without compiled kernels, `serve` and `check` print one line. Every possible reason has a message."""
     record = Record("test")
     if server.planted is None:
         run_tests(record, "tests/test_kernel_build.py")

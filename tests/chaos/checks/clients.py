@@ -1,4 +1,4 @@
-"""Promises 6 and 15: readers that stop reading, senders that trickle, idle connections."""
+"""Check promises 6 and 15: clients that stop reading, clients that send slowly, idle connections."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tests.waiting import eventually
 
 STREAM = {"prompt": "Once upon a time", "max_new_tokens": 240, "ignore_eos": True, "stream": True, "temperature": 1.0}
 DETAILED = STREAM | {"max_new_tokens": 480, "logprobs": True, "top_logprobs": 20}
-"""A stream of some 600 kB, which the buffers of a connection do not hold while its client reads nothing."""
+"""Body of a request whose streamed answer has about 600 kB, more than the buffers of a connection can hold."""
 
 CUT_SECONDS = 50.0
-"""A stalled stream is cut after 30 s without progress. Its client stalls some seconds after it began."""
+"""Time after which a stalled stream must be closed. The server closes it after 30 s without progress."""
 
 
 def p99(values: list[float]) -> float:
@@ -33,7 +33,7 @@ def p99(values: list[float]) -> float:
 
 
 async def _gaps(url: str, streams: int, times: int) -> list[float]:
-    """Times between the events of concurrent streams, over several runs."""
+    """Run concurrent streams several times. Returns the seconds between successive events of each stream."""
     return [gap for _ in range(times) for gap in await _gaps_once(url, streams)]
 
 
@@ -49,7 +49,10 @@ async def _gaps_once(url: str, streams: int) -> list[float]:
 
 
 def _stalled(url: str, i: int) -> socket.socket:
-    """A connection that has sent a request and never reads. Small segments keep the buffers of the kernel small."""
+    """Open a connection that sends a request and never reads. Small TCP segments keep the kernel's buffers small.
+
+    i: seed of the request.
+    """
     parts = urlsplit(url)
     one = socket.socket()
     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536)
@@ -63,7 +66,7 @@ def _stalled(url: str, i: int) -> socket.socket:
 
 
 def _rest(one: socket.socket) -> bytes:
-    """The bytes that a stalled connection still holds."""
+    """Read a stalled connection to its end. Returns the bytes that it still had."""
     received = b""
     one.settimeout(2)
     with contextlib.suppress(OSError):
@@ -73,7 +76,7 @@ def _rest(one: socket.socket) -> bytes:
 
 
 def _num_open(process: psutil.Process, clients: list[socket.socket]) -> int:
-    """How many of these clients' connections the process still holds."""
+    """Number of connections to these client sockets that the server process has open."""
     ports = {client.getsockname()[1] for client in clients}
     return sum(
         1 for connection in process.net_connections("tcp") if connection.raddr and connection.raddr.port in ports
@@ -81,7 +84,7 @@ def _num_open(process: psutil.Process, clients: list[socket.socket]) -> int:
 
 
 def slow_readers(readers: int = 32, streams: int = 16, memory_bytes: int = 64 << 20) -> Record:
-    """Promise 6: stalled readers together with normal ones. Afterwards they are cut, and their memory is freed."""
+    """Promise 6: clients that read nothing do not slow down other streams. The server closes them and frees memory."""
     record = Record("stalled reader")
     with server() as running, contextlib.ExitStack() as stack:
         process = psutil.Process(running.process.pid)
@@ -90,9 +93,8 @@ def slow_readers(readers: int = 32, streams: int = 16, memory_bytes: int = 64 <<
         before = facts.memory_bytes(process)
         began = time.monotonic()
         stalled = [stack.enter_context(contextlib.closing(_stalled(running.url, i))) for i in range(readers)]
-        # While the tokens of the stalled streams are generated, the other streams share the steps with them, and events
-        # are written until the buffers are full. A stream that is read causes this work too. Once it is done, a stalled
-        # stream must cause no more work.
+        # A stalled stream may cause as much work as one that is read: steps that generate its tokens, and writes until
+        # its buffers are full. After that it must cause no work.
         eventually(lambda: facts.is_idle(running.url))
         facts.wait_until_quiet(process)
         beside = p99(asyncio.run(_gaps(running.url, streams, 3)))
@@ -113,7 +115,10 @@ def slow_readers(readers: int = 32, streams: int = 16, memory_bytes: int = 64 <<
 
 
 async def _until_closed(url: str, first: bytes, drip: bytes) -> tuple[float, bytes]:
-    """Send some bytes, then one byte a second. Returns the time until the server closes, and what it sent."""
+    """Send the bytes `first`, then one byte of `drip` per second.
+
+    Returns the seconds until the server closes the connection, and the bytes that it sent.
+    """
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     began, received = time.monotonic(), b""
@@ -135,7 +140,7 @@ async def _until_closed(url: str, first: bytes, drip: bytes) -> tuple[float, byt
 
 
 def slow_senders(senders: int, idle: int = 500, requests: int = 600) -> Record:
-    """Promise 15: a body that grows beyond the limit, trickled headers and bodies, idle connections."""
+    """Promise 15: the server ends bodies beyond the limit and clients that send slowly, and serves beside idle ones."""
     record = Record("connection")
     head = b"POST /generate HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 
@@ -152,7 +157,7 @@ def slow_senders(senders: int, idle: int = 500, requests: int = 600) -> Record:
                     record.must(received.startswith(b"HTTP/1.1 408 "), "no 408 for a trickled body")
 
     async def grow(url: str) -> None:
-        """A chunked body without a declared length, up to ten times the limit."""
+        """Send a chunked body without a declared length, of up to ten times the limit."""
         parts = urlsplit(url)
         reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
         writer.write(head + b"transfer-encoding: chunked\r\n\r\n")
@@ -180,7 +185,7 @@ def slow_senders(senders: int, idle: int = 500, requests: int = 600) -> Record:
         return [seconds for times in found for seconds in times]
 
     async def beside_idle(url: str) -> tuple[float, float]:
-        """p99 without and with idle connections, in turns, so that both run under the same conditions."""
+        """The p99 latency in seconds without and with idle connections, measured alternately."""
         alone, beside = [], []
         await good(url)
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Promises 16, 25 and 31: event loop and memory of the HTTP process for large texts and the most expensive bodies."""
+"""Check promises 16, 25 and 31: the most expensive bodies neither block the event loop nor take too much memory."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ MEMORY_MB = 1000
 ANSWERED = (200, 404, 413, 422, 429)
 TIMEOUT_SECONDS = 60.0
 SEARCH_SECONDS = 12.0
-"""A client of the search disconnects after this time. The event loop has done its work for the request by then."""
+"""Time after which a client of the search disconnects. By then, the event loop has done its work for the request."""
 PROBE_SECONDS = 0.02
 _TEXT_CHARACTERS = 390_000
-"""Just below the limit of a text. In none of the encodings below do 16 such texts fit into one body."""
+"""Length of a large text, just below the limit. In none of the encodings below do 16 such texts fit into one body."""
 
 
 def _measure(record: Record, server: MeasuredServer, path: str, bodies: Sequence[bytes], name: str) -> None:
-    """Send bodies together; check the event loop, the memory and the statuses."""
+    """Send bodies at the same time. Records the longest stall of the event loop, the memory and the statuses."""
     measured = server.measure(path, bodies, TIMEOUT_SECONDS, limit_seconds=STALL_MILLISECONDS / 1000)
     record.runs += len(bodies)
     for answer in measured.answers:
@@ -47,12 +47,15 @@ def _measure(record: Record, server: MeasuredServer, path: str, bodies: Sequence
 
 
 def where(path: str, name: str, count: int) -> str:
-    """Name of a case. name: of its body. count: number of bodies that are sent together."""
+    """Name of a case. name: name of the body. count: number of bodies that are sent at the same time."""
     return f"{path} ({name}, {count} at once)"
 
 
 def large_texts(rounds: int, together: int = 16) -> Record:
-    """Promise 16: the worst texts at the limit, sixteen at once, tokenized by a BPE and a WordPiece tokenizer."""
+    """Promise 16: the worst texts at the limit of length, sixteen at once, for a BPE and a WordPiece tokenizer.
+
+    together: number of texts that are sent at the same time.
+    """
     record = Record("request")
     texts = {
         name: (part * _TEXT_CHARACTERS)[: _TEXT_CHARACTERS // size]
@@ -75,7 +78,7 @@ def large_texts(rounds: int, together: int = 16) -> Record:
 
 
 def known_bodies() -> list[tuple[str, str, dict[str, object]]]:
-    """Expensive bodies that are known by name: (name, path, body)."""
+    """Expensive bodies that were written by hand: (name, path, body)."""
     words = " ".join(["fox"] * 60_000)
     long_text = "The old fox saw a boat. " * 8000
     prompts = ["a " * 200] * 64
@@ -95,13 +98,14 @@ def known_bodies() -> list[tuple[str, str, dict[str, object]]]:
 
 
 def dearest(tries: int, together: int = 16, known: int = 100, with_corpus: int = 1, seconds: float = 1500.0) -> Record:
-    """Promise 25: known bodies, those that the generator found earlier, and new ones; alone and sixteen at once.
+    """Promise 25: measure expensive bodies, alone and sixteen at once.
 
-    All bodies that are known or were found earlier must be measured in the time. The search for new ones takes the rest
-    of it, and starts at another route each day.
+    The bodies are known ones (`known_bodies`), those that earlier searches found (the corpus), and new ones. Known
+    bodies and the corpus must be finished in `seconds`. The search for new bodies uses the remaining time, and starts
+    at another route each day.
 
-    tries: bodies that the generator sends to each route now. known: number of known bodies to send.
-    with_corpus: whether to send the bodies found earlier.
+    tries: number of new bodies for each route. together: number of equal bodies that are sent at the same time.
+    known: number of known bodies to send. with_corpus: whether to send the corpus.
     seconds: time of all measurements.
     """
     record = Record("request")
@@ -141,9 +145,9 @@ def dearest(tries: int, together: int = 16, known: int = 100, with_corpus: int =
 
 
 def turns(together: int) -> Record:
-    """Promise 31: calls of thousands of rows take turns, and `/health` answers beside the dearest bodies.
+    """Promise 31: calls with thousands of rows share the event loop, and `/health` answers during expensive requests.
 
-    together: number of equal bodies that are sent at once; 0 for the tests alone.
+    together: number of equal bodies that are sent at once; 0 to run only the tests.
     """
     record = run_tests(Record("test or probe"), "tests/ipc/test_large_calls.py", "tests/test_loop_iterations.py")
     if not together:

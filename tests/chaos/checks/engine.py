@@ -1,4 +1,4 @@
-"""Promises 5, 9, 11 and 12: scheduler, block manager and batches."""
+"""Check promises 4, 5, 9, 11 and 12: the scheduler, the block manager and batches."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ from tests.engine.simulation import Simulation
 from tests.waiting import eventually
 
 QUARTER_OF_THE_DEMAND = "2560K"
-"""KV memory for a quarter of the blocks that 64 sequences of 120 tokens need in the demo model (1.25 KiB a token)."""
+"""KV cache size for a quarter of the tokens of 64 sequences of 120 tokens; the demo model needs 1.25 KiB per token."""
 
 
 def _interleave(number: int, events: int) -> str | None:
-    """One interleaving. Returns what is wrong, or None."""
+    """Run one random sequence of events. Returns the first error, or None.
+
+    number: index of the sequence, which is the seed. events: number of events.
+    """
     cross, prefix, drafts = [(False, False, False), (True, False, True), (False, True, False), (False, True, True)][
         number % 4
     ]
@@ -36,12 +39,15 @@ def _interleave(number: int, events: int) -> str | None:
 
 
 def interleavings(count: int, events: int = 150, processes: int = 1) -> Record:
-    """Promise 5: add, step, abort, finish, preempt and fail in random order; blocks and texts are checked each time."""
+    """Promise 5: sequences are added, stepped, aborted, finished, preempted and failed in random order.
+
+    After each event, the KV blocks and the tokens are checked. count: number of random orders. events: events in each.
+    """
     record = Record("interleaving", runs=count)
     if processes == 1:
         found = [_interleave(number, events) for number in range(count)]
     else:
-        # Forked, so that a planted bug is in the other processes too.
+        # Forked processes have the planted bug too.
         with ProcessPoolExecutor(processes, multiprocessing.get_context("fork")) as pool:
             found = list(pool.map(partial(_interleave, events=events), range(count), chunksize=50))
     for failure in found:
@@ -54,7 +60,7 @@ def interleavings(count: int, events: int = 150, processes: int = 1) -> Record:
 
 
 def small_pool(requests: int, clients: int = 64) -> Record:
-    """Promise 9: many times the requests that the KV pool holds; each gets the text that it gets alone."""
+    """Promise 9: with many more requests than the KV pool can hold, each gets the same text as alone."""
     record = Record("request")
     with server("--kv-cache-memory", QUARTER_OF_THE_DEMAND) as running:
 
@@ -92,7 +98,10 @@ def small_pool(requests: int, clients: int = 64) -> Record:
 
 
 def alone_equals_batched(families: str = "") -> Record:
-    """Promise 11: every family alone and in a batch, in chunks, preempted, with prefix hits and drafts."""
+    """Promise 11: a request has the same result alone, in a batch, in chunks, preempted, with prefix hits and drafts.
+
+    families: expression that selects the families to test; empty for all.
+    """
     selected = ["-k", families] if families else []
     record = run_tests(
         Record("test"),
@@ -104,12 +113,15 @@ def alone_equals_batched(families: str = "") -> Record:
 
 
 def bad_rows() -> Record:
-    """Promise 12: a request whose values are not finite, among fifteen others."""
+    """Promise 12: a request with NaN or infinite values fails alone; fifteen others in the batch are not affected."""
     return run_tests(Record("test"), "tests/invariance/test_bad_row_fails_alone.py")
 
 
 def leaving(closes: int, mates: int = 4) -> Record:
-    """Promise 4: clients close in every phase, half of them without streaming; their blocks are free soon."""
+    """Promise 4: if clients close their connections in any phase, with or without streaming, KV blocks are freed soon.
+
+    closes: number of closed connections. mates: number of other requests that run meanwhile.
+    """
     record = Record("close")
     phases = ("before the answer", "after the head", "after some events")
 
@@ -158,7 +170,7 @@ def leaving(closes: int, mates: int = 4) -> Record:
             count = min(20, closes - first)
             texts = asyncio.run(burst(running.url, first, count))
             record.must(texts == alone, "a batch-mate has another text")
-            # No other request runs now, so the engine is idle as soon as it has freed the blocks of this request.
+            # No other request is running, so the engine becomes idle when it has freed the blocks of this request.
             asyncio.run(leave(running.url, first // 20, random.Random(first), rows=16))
             began = time.monotonic()
             while not facts.is_idle(running.url) and time.monotonic() - began < 10:

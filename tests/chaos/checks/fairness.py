@@ -1,4 +1,4 @@
-"""Promise 30: the first token of a short request beside the dearest requests of other calls."""
+"""Check promise 30: a short request gets its first token soon, even beside the most expensive requests of others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ async def _embedding(url: str) -> float:
 
 
 async def _step_seconds(url: str) -> tuple[float, float]:
-    """Sum and number of the durations of all steps of rows so far. The steps of `/embed` are much shorter."""
+    """Sum in seconds and number of the durations of all generation steps so far.
+
+    Steps that embed are left out, because they are much shorter.
+    """
     page = (await ask(url, "GET", "/metrics")).body.decode()
     found = [re.findall(rf"^triptych_step_seconds_{part}(\S*) (\S+)", page, re.M) for part in ("sum", "count")]
     total, count = (sum(float(value) for labels, value in lines if "encode" not in labels) for lines in found)
@@ -46,7 +49,7 @@ async def _step_seconds(url: str) -> tuple[float, float]:
 
 
 async def _measured(url: str, tries: int) -> tuple[float, float]:
-    """Medians over short requests: seconds until the first token, and until the vectors of a text."""
+    """Send short requests. Returns the median seconds until the first token, and until the embedding of a text."""
     tokens, vectors = [], []
     for _ in range(tries):
         await asyncio.sleep(PAUSE_SECONDS)
@@ -56,7 +59,7 @@ async def _measured(url: str, tries: int) -> tuple[float, float]:
 
 
 async def _unread_streams(url: str, streams: int) -> list[Connection]:
-    """Streams with four answers each, which nobody reads."""
+    """Start streams with four answers each. The connections are not read."""
     connections = [Connection(url) for _ in range(streams)]
     for i, connection in enumerate(connections):
         await connection.send("POST", "/generate", STREAM | {"n": 4, "seed": i})
@@ -64,7 +67,7 @@ async def _unread_streams(url: str, streams: int) -> list[Connection]:
 
 
 async def _many_rows(url: str, prompts: int) -> list[Connection]:
-    """Two clients that ask for as many answers as one request may, one token each."""
+    """Start two requests with the largest allowed number of answers (four for each prompt), one token each."""
     body = {"model": "story", "prompt": ["The old fox"] * prompts, "n": 4, "max_tokens": 1}
     connections = [Connection(url) for _ in range(2)]
     for connection in connections:
@@ -91,7 +94,11 @@ async def _beside(
 
 
 def fair_shares(runs: int, streams: int = 300, prompts: int = 1024, tries: int = 15) -> Record:
-    """Promise 30. streams, prompts: sizes of the dearest requests. tries: short requests beside each of them."""
+    """Promise 30: a short request beside expensive ones takes at most three times as long as alone, plus one step.
+
+    runs: number of repetitions. streams: number of unread streams. prompts: number of prompts of the large requests.
+    tries: number of short requests of which the median is taken.
+    """
     record = Record("dear request")
 
     async def check(url: str) -> None:

@@ -1,4 +1,4 @@
-"""Promise 24: memory, descriptors and threads after many requests."""
+"""Check promise 24: after many requests, memory, file descriptors and threads have not grown."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from tests.chaos.record import Record
 
 
 def growth(requests: int, every: int, warm_up: int = soak.WARM_UP_REQUESTS, state: str = "") -> Record:
-    """Mixed requests, 5% aborted, against one server. state: file of an earlier run to go on from."""
+    """Promise 24: send mixed requests to one server and abort 5% of them.
+
+    requests: number of requests. every: number of requests between two measurements.
+    state: file with the measurements of an earlier run, which is continued; empty to start anew.
+    """
     rounds = soak.soak(requests, every, Path(state) if state else None)
     record = Record("request", runs=rounds[-1].requests)
     slope = soak.growth(rounds, "http_bytes", warm_up)

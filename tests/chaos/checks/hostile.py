@@ -1,4 +1,4 @@
-"""Promises 33, 34 and 41: hostile tokenizers and documents are bounded, and hostile files are refused at once."""
+"""Check promises 33 and 34: hostile tokenizers cost little, and hostile checkpoints are refused quickly."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from tests.text import test_bounded_tokenizers as bounded
 MAX_SECONDS, MAX_MIB = 5.0, 1024.0
 REQUEST_SECONDS, REQUEST_BYTES = 1.0, 256e6
 _FIRST = ("rank_pattern that backtracks", "num_hidden_layers 1,000", "top_k 1e30", "in the same bytes")
-"""Parts of the names of the cases that a short run has."""
+"""A short run has only the cases whose names contain one of these texts."""
 _STARTED = ("head_dim 1e9", "top_k 1e30", "tensor's name with escapes", "pickle of plain numbers")
-"""Cases with which the product is started too: one message, no restart."""
+"""Names of the cases that are also passed to `triptych check`, which must fail with a message of one line."""
 
 
 def files(starts: int, only_first: bool = False) -> Record:
-    """Promise 34: each hostile checkpoint is refused with one line, in 5 s and 1 GiB, and starts no worker again.
+    """Promise 34: each hostile checkpoint is refused with a message of one line, in 5 s and 1 GiB.
 
-    starts: number of cases with which `triptych check` is run. only_first: only a few cases.
+    starts: number of cases that are also passed to `triptych check`. only_first: whether to check only a few cases.
     """
     record = Record("hostile checkpoint")
     cases = {name: case for group in CASES.values() for name, case in group.items()}
@@ -62,11 +62,11 @@ def _start(record: Record, name: str, directory: Path) -> None:
 
 
 def tokenizers(refused: int) -> Record:
-    """Check promise 33: hostile `tokenizer.json` files are refused, or cost little while they serve.
+    """Promise 33: hostile `tokenizer.json` files are refused, or cost little while they are used.
 
-    A panic of the library must be an error of one request.
+    A Rust panic in the tokenizer library must be an error of one request only.
 
-    refused: number of hostile files.
+    refused: number of hostile files to check.
     """
     record = Record("hostile tokenizer")
     for name, change in list(bounded.REFUSED.items())[:refused]:
@@ -83,7 +83,7 @@ def tokenizers(refused: int) -> Record:
             record.most("refused after", time.process_time() - started, MAX_SECONDS, "s")
     with tempfile.TemporaryDirectory() as root:
         write_checkpoint(Path(root))
-        # As much growth as is accepted, and a step that panics for the token `a`.
+        # A tokenizer that lengthens texts as much as is accepted, and whose decoder panics for the token `a`.
         growing = [bounded._replace({"String": "e"}, "x" * 32), {"type": "Fuse"}]
         strip = {"type": "Strip", "content": "a", "start": 1, "stop": 1}
         tokenizer(lambda content: content.update(decoder={"type": "Sequence", "decoders": [strip, *growing]}))(

@@ -1,4 +1,4 @@
-"""Promises 13 and 14: parameters at the edges of their bounds, and hostile JSON, on every route."""
+"""Check promises 13 and 14: parameters at the edges of their bounds, and hostile JSON, on every route."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from tests.wire.test_hostile import CANARY, HOSTILE
 
 
 def boundaries(per_route: int) -> Record:
-    """Promise 13: valid bodies with one or two fields at an edge, on every route of the OpenAPI document."""
+    """Promise 13: send bodies with one field at or beyond an edge of its bounds to every route.
+
+    per_route: number of bodies for each route.
+    """
     record = Record("request")
     rng = random.Random(13)
 
@@ -25,7 +28,7 @@ def boundaries(per_route: int) -> Record:
                 values = [
                     (name, value) for name, schema in route.fields.items() for value in (*BOUNDARIES, *edges(schema))
                 ]
-                # First the edges that the schema states, then a sample of all other values.
+                # One half are edges that the schema states, the rest a sample of all values.
                 stated = [(name, value) for name, schema in route.fields.items() for value in edges(schema)]
                 chosen = rng.sample(stated, min(len(stated), per_route // 2))
                 chosen += rng.sample(values, min(len(values), per_route - len(chosen)))
@@ -61,9 +64,9 @@ def _count(url: str, status: str) -> float:
 
 
 def hostile_json(every: int = 1) -> Record:
-    """Promise 14: every hostile body on every route; the answer is valid JSON that repeats nothing.
+    """Promise 14: send every hostile body to every route. An error is valid JSON that repeats nothing of the body.
 
-    every: one in this many routes is tried.
+    every: only every n-th route is tried.
     """
     record = Record("request")
 
@@ -83,7 +86,7 @@ def hostile_json(every: int = 1) -> Record:
                         connection.close()
                         continue
                     record.runs += 1
-                    # Some bodies are valid for a route that takes other fields than /generate.
+                    # Some of these bodies are valid for other routes than /generate, which then answer them.
                     if not record.must(answer.status < 500, f"{where}: status {answer.status}"):
                         continue
                     if answer.status >= 400:

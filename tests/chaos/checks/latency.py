@@ -1,7 +1,7 @@
-"""Promises 8 and 27: long prompts, embeddings and grammars while streams run.
+"""Check promises 8 and 27: running streams keep their pace beside long prompts, embeddings and new grammars.
 
-The gaps of all runs are compared together: the p99 gap of one run is its second longest step, which anything else on
-the machine can stretch.
+The gaps (times between two tokens of a stream) of all runs are evaluated together. The p99 gap of a single run would be
+its second longest step, which any other work on the machine could delay.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Body = dict[str, object]
 
 
 async def gaps_beside(url: str, work: Work, streams: int, tokens: int, before: int) -> list[float]:
-    """Run streams, and start other work when some of their tokens have arrived. Returns the later gaps.
+    """Run streams, and start other work after some of their tokens. Returns the gaps after this moment, in seconds.
 
-    Streams that end earlier than the work are followed by new ones: on a fast machine, there would be no gaps to see.
+    A stream that ends before the work is replaced by a new one, so that gaps are measured until the work ends.
 
     tokens: number of tokens of each stream. before: number of tokens after which the work starts.
     """
@@ -62,11 +62,11 @@ async def gaps_beside(url: str, work: Work, streams: int, tokens: int, before: i
 
 
 async def no_work() -> None:
-    """No work: the streams run alone."""
+    """Do nothing, so that the streams run alone."""
 
 
 def _requests(url: str, *requests: tuple[str, Body]) -> Work:
-    """Work that sends requests one after the other."""
+    """Return work that sends requests one after the other. requests: path and body of each."""
 
     async def send() -> None:
         for path, body in requests:
@@ -77,21 +77,21 @@ def _requests(url: str, *requests: tuple[str, Body]) -> Work:
 
 
 async def _busy_process() -> None:
-    """A process that only needs processor time, with the priority of the one that compiles grammars."""
+    """Run a process that only uses processor time, with the priority of the process that compiles grammars."""
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", BUSY)
     give_way(process.pid)
     await process.wait()
 
 
 def _schema(run: int, fields: int) -> Body:
-    """A schema that no earlier request had."""
+    """A JSON schema with `fields` fields that differs from those of all other runs. run: index of the run."""
     kinds = [{"type": "string", "maxLength": 20}, {"type": "integer"}, {"type": "array", "items": {"type": "number"}}]
     names = {f"field_{run}_{i}": kinds[i % 3] for i in range(fields)}
     return {"type": "json_schema", "schema": {"type": "object", "properties": names, "required": list(names)}}
 
 
 def long_prompts(runs: int, streams: int = 16) -> Record:
-    """Promise 8: gaps between tokens of running streams while a long prompt and an embedding of 512 texts arrive.
+    """Promise 8: a long prompt and an embedding of 512 texts hardly change the gaps of running streams.
 
     A second measurement adds a request with a new JSON schema, which must be compiled.
     """
@@ -121,13 +121,13 @@ def long_prompts(runs: int, streams: int = 16) -> Record:
 
 
 def grammars(runs: int, streams: int = 16, fields: int = 60) -> Record:
-    """Promise 27: while streams run, a request has a schema with many fields, the first schema that the server gets.
+    """Promise 27: a request with a large JSON schema hardly changes the gaps of running streams.
 
-    For comparison, the details of the record have the effect of other work: the same request without a schema, and a
-    busy process.
+    It is the first schema that the server gets. For comparison, the effect of other work is recorded too: the same
+    request without a schema, and a busy process.
     """
     record = Record("grammar")
-    # The answer with a schema begins long before the streams end, also on a fast machine.
+    # Tokens of a stream, and tokens before the other work: the answer with a schema begins long before the streams end.
     lengths = 480, 60
     gaps: dict[str, list[float]] = defaultdict(list)
     for run in range(runs):

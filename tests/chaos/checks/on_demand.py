@@ -1,4 +1,4 @@
-"""Promises 39 and 40: models that are loaded on demand come and go, and their loads disturb no stream."""
+"""Check promises 39 and 40: models are loaded and unloaded on demand, and loading disturbs no stream."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from tests.soak.models import ALLOWED_EXCESS, MOST_KEPT, soak
 
 
 def come_and_go(models: int, seconds: float, requests: int) -> Record:
-    """Promise 39: copies of the demo models under a quarter of their memory, with a broken one and a killed worker."""
+    """Promise 39: serve copies of the demo models with a memory budget of a quarter of their size.
+
+    One copy is broken, and a worker is killed meanwhile. Every answer must be right, and the budget must hold.
+    """
     record = Record("request")
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
@@ -36,9 +39,9 @@ def come_and_go(models: int, seconds: float, requests: int) -> Record:
 
 
 def loading(runs: int, layers: int, streams: int = 16) -> Record:
-    """Promise 40: gaps between tokens of streams while another model is loaded from its checkpoint.
+    """Promise 40: loading another model from its checkpoint hardly changes the gaps between tokens of running streams.
 
-    layers: layers of the model, in the shape of a llama of 1.1 billion parameters with 16.
+    layers: number of layers of the loaded model. A LLaMA of this shape with 16 layers has 1.1 billion parameters.
     """
     record = Record("load")
     gaps: dict[str, list[float]] = defaultdict(list)

@@ -2,19 +2,19 @@
 
 Requests arrive at ten times the capacity without waiting for answers, and 1,280 at once.
 
-A request generates 192 to 320 tokens and takes about as long as with a model of useful size. The cores, which the
-server and its clients share, can then carry ten times the capacity. Lengths differ so that sequences do not end
-together.
+A request generates 192 to 320 tokens, so that it takes about as long as with a model of useful size. The capacity in
+requests per second is then so low that the generator can send ten times as many on the same cores. Lengths differ so
+that sequences do not end together.
 
-Goodput is the tokens that the server generates per second. Only requests that are answered generate any, and none may
-fail. Counting tokens measures a few seconds exactly, while whole answers of several seconds would not.
+Goodput is the number of tokens that the server generates per second, all of them for requests that are answered; no
+request may fail. Counting tokens is exact for a few seconds, but counting answers, which take several seconds, is not.
 
-Generator, refusals and steps share the cores. What refusals cost at least is measured in the same rounds: the floor is
-the goodput while the arrivals go to another server, which does nothing but refuse.
+The generator, the refusals and the engine steps share the cores. Therefore a floor is measured in the same rounds: the
+goodput while all arrivals go to a second server, which does nothing but refuse.
 
-The speed of a shared machine changes by more than the bound allows within a minute. Arrivals, peak and floor therefore
-alternate, each goodput is divided by the mean of the peaks before and after it, and the results are the medians of
-these ratios. The time of a refusal is the median of the rounds too.
+Within a minute, the speed of a shared machine changes by more than the bound allows. Therefore arrivals, peak and floor
+are measured alternately. Each goodput is divided by the mean of the peaks before and after it, and the results are the
+medians of these ratios. The time of a refusal is also the median over the rounds.
 """
 
 from __future__ import annotations
@@ -38,25 +38,29 @@ _Load = tuple[Any, ...]
 PATH = "/generate"
 NEW_TOKENS = range(192, 321, 8)
 BODIES: list[dict[str, Any]] = [
-    # Steps of 7 visit all lengths in an order that mixes long and short ones.
+    # Multiples of 7 modulo 17 visit all lengths in an order that mixes long and short ones.
     {"model": "story", "prompt": "Once upon a time", "max_new_tokens": NEW_TOKENS[7 * i % 17], "ignore_eos": True}
     for i in range(17)
 ]
 MEAN_TOKENS = sum(NEW_TOKENS) / len(NEW_TOKENS)
 CLIENTS = 384
-"""Closed-loop clients for the peak: as many as one of several models may have requests in progress."""
+"""Number of clients that measure the peak, each with one request at a time. It is the limit of requests per model."""
 WARM_UP_SHARE = 0.3
 """Time before goodput is counted, as a share of the time after. Refusals are counted from the start."""
 SPARE_SECONDS = 1.0
-"""Time that a load runs longer than its goodput is counted, because its process takes time to start."""
+"""Additional time for which a load runs, because its process takes time to start."""
 LEAST_GOODPUT = 0.9
-"""Of the peak. On a machine where refusals alone cost more, the goodput beside a server that only refuses is asked."""
+"""Least goodput as a share of the peak. If the floor is lower, the floor is the least goodput."""
 MAX_LATE_MILLISECONDS = 10
-"""If the generator itself sends requests later than this, the load is not the one that the check asked for."""
+"""Longest delay with which the generator may send a request. With a longer one, the load is not the intended one."""
 
 
 def overload(seconds: float = 10.0, factor: float = 10.0, connections: int = 1280, rounds: int = 4) -> Record:
-    """Arrivals at `factor` times the measured capacity, `rounds` times; then all connections at once."""
+    """Promise 7: measure goodput and refusals under overload.
+
+    seconds: duration of each load. factor: rate of arrivals as a multiple of the measured capacity.
+    connections: number of requests that are sent at once at the end. rounds: number of rounds.
+    """
     record = Record("request")
     warm_up = WARM_UP_SHARE * seconds
     with server() as running:
@@ -100,7 +104,10 @@ def overload(seconds: float = 10.0, factor: float = 10.0, connections: int = 128
 def tokens_per_second(
     running: RunningServer, kind: _Load, warm_up: float, seconds: float
 ) -> tuple[float, load.Outcome]:
-    """Tokens per second that the server generates under a load, after some seconds, and the outcome of the load."""
+    """Run a load. Returns the tokens per second that the server generates, and the outcome of the load.
+
+    warm_up: seconds before tokens are counted. seconds: time for which they are counted.
+    """
     with load.start(*kind) as process:
         time.sleep(warm_up)
         began, first = time.monotonic(), _tokens(running)
@@ -116,9 +123,9 @@ def _tokens(running: RunningServer) -> float:
 
 
 def _judge(record: Record, outcome: load.Outcome) -> list[float]:
-    """Record whether all answers of a load are as promised.
+    """Record whether all answers of a load are correct: none failed, and refusals have `Retry-After`.
 
-    Returns the seconds of each refusal. If nothing was refused, returns a single value that exceeds every limit.
+    Returns the seconds of each refusal. With fewer than two refusals, returns values that exceed every limit.
     """
     refusals = outcome.refusal_seconds
     record.runs += outcome.served + len(refusals) + sum(outcome.failures.values())
@@ -140,9 +147,9 @@ def in_words(outcome: load.Outcome) -> str:
 
 
 def idle(only_reservations: bool = False) -> Record:
-    """Promise 32: requests within the limits, alone on a server with several models.
+    """Promise 32: a single request within the limits is never refused, also on a server with several models.
 
-    only_reservations: leave out the tests that wait for memory. With the planted bug they would wait without end.
+    only_reservations: run only the test of reservations. With the planted bug, the other tests would wait without end.
     """
     tests = ["tests/api/test_idle_limits.py", "tests/operations/test_idle_server.py"]
     if only_reservations:

@@ -1,4 +1,4 @@
-"""Promises 1, 2, 3 and 19: workers that die or hang, a server that dies, and shutdown."""
+"""Check promises 1, 2, 3, 19, 26 and 38: workers and helpers that die or hang, a server that dies, and shutdown."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def _status(url: str, path: str) -> int:
 
 
 async def _seconds_until(url: str, status: int, began: float, limit: float) -> float:
-    """Time from `began` until `/ready` has this status; infinity after `limit`."""
+    """Seconds from the time `began` until `/ready` has this status; infinity if that takes longer than `limit`."""
     while time.monotonic() - began < limit:
         if await _status(url, "/ready") == status:
             return time.monotonic() - began
@@ -71,8 +71,8 @@ async def _seconds_until(url: str, status: int, began: float, limit: float) -> f
 def killed_workers(kills: int, streams: int = 64, pool: int = 0) -> Record:
     """Promise 1: `kill -9` of the worker while streams are open.
 
-    pool: number of kills of one of two workers of a second server, at the same time: after each kill, most time is
-        the pause before the worker is started again.
+    pool: number of kills of one of two workers of a second server. They happen at the same time as the others, because
+        most of the time is the pause before a worker is restarted.
     """
     with ThreadPoolExecutor(1) as thread:
         of_pool = thread.submit(one_of_two_killed, pool) if pool else None
@@ -96,7 +96,7 @@ def _only_worker_killed(kills: int, streams: int) -> Record:
         for events in (task.result() for task in done):
             last = events[-1]
             record.must(last.name in ("done", "error"), f"a stream ended with {last.name}")
-            # A stream may have ended just before the kill. One that ends later with `done` was repeated.
+            # A stream may have ended just before the kill. If it ended later with `done`, the request was repeated.
             record.must(last.name == "error" or last.at - began < TOLD_SECONDS, "a stream of the killed worker went on")
             record.most("streams told after", last.at - began, TOLD_SECONDS, "s")
         while time.monotonic() - began < 20:
@@ -122,7 +122,7 @@ def _only_worker_killed(kills: int, streams: int) -> Record:
 
 
 def hung_workers(hangs: int) -> Record:
-    """Promise 2: SIGSTOP of the worker."""
+    """Promise 2: a worker that hangs (SIGSTOP) is detected and replaced. hangs: number of repetitions."""
     record = Record("hang")
 
     async def hang(running: RunningServer) -> None:
@@ -145,7 +145,7 @@ def hung_workers(hangs: int) -> Record:
 
 
 def orphans(kills: int) -> Record:
-    """Promise 3: `kill -9` of the HTTP process; and a port in use."""
+    """Promise 3: workers exit after `kill -9` of the HTTP process. Also checks a port in use. kills: repetitions."""
     record = Record("kill")
     for _ in range(kills):
         with server() as running:
@@ -169,9 +169,9 @@ def orphans(kills: int) -> Record:
 
 
 def drains(count: int, streams: int = 32, grace: float = 1.5, restarts: int = 0) -> Record:
-    """Promise 19: SIGTERM with open streams, every second time with a grace time that is too short for them.
+    """Promise 19: SIGTERM lets open streams end within the grace time. Every second time, this time is too short.
 
-    restarts: how often SIGHUP replaces two workers, afterwards.
+    restarts: how often SIGHUP replaces two workers afterwards.
     """
     record = Record("shutdown")
 
@@ -201,7 +201,7 @@ def drains(count: int, streams: int = 32, grace: float = 1.5, restarts: int = 0)
 
 
 def _new_worker(server_process: psutil.Process, old: psutil.Process | None, seconds: float) -> psutil.Process | None:
-    """The worker of a server, if it is not `old`; None if there is no such worker after some seconds."""
+    """Wait for a worker of the server other than `old`, and return it; None if there is none after `seconds`."""
     end = time.monotonic() + seconds
     while time.monotonic() < end and server_process.is_running():
         for child in server_process.children():
@@ -212,7 +212,7 @@ def _new_worker(server_process: psutil.Process, old: psutil.Process | None, seco
 
 
 def loading(stops: int, crashes: int = 5, limit: float = 60.0) -> Record:
-    """Promise 26: a worker stopped while it loads; then workers killed as soon as they are ready."""
+    """Promise 26: a worker is stopped while it loads; then workers are killed as soon as they are ready."""
     record = Record("worker")
     for _ in range(stops):
         with tempfile.TemporaryFile() as output:
@@ -267,7 +267,7 @@ def loading(stops: int, crashes: int = 5, limit: float = 60.0) -> Record:
 
 
 def helpers() -> Record:
-    """Promise 38: helper processes that stop or die, and disks that take nothing."""
+    """Promise 38: helper processes may hang or die, and disks may be full."""
     return run_tests(
         Record("test"),
         "tests/test_line_process.py",

@@ -1,4 +1,4 @@
-"""Promises 22 and 23: keys on every route, and nothing of a request in logs, errors or metrics."""
+"""Check promises 22, 23 and 35 to 37: API keys on every route, leaks, hostile pages, log lines and special tokens."""
 
 from __future__ import annotations
 
@@ -31,14 +31,17 @@ admin = true
 key = "{KEYS[1]}"
 '''
 LINK_PATHS = ("/download_file/{file}",)
-"""Paths with a secret of their own, which need no key."""
+"""Paths that need no API key, because the path itself contains a secret."""
 REFUSALS = (401, 403)
-"""Statuses of a refused key: some dialects use 403."""
+"""Statuses of an answer to a missing or wrong key. Some dialects use 403."""
 CANARY = "CaNaRy"
 
 
 async def _handshake(record: Record, url: str, headers: dict[str, str], accepted: bool) -> None:
-    """Open the WebSocket route with a key in a header, and with the key as a subprotocol."""
+    """Open the WebSocket route with a key in a header, and again with the key as a subprotocol.
+
+    accepted: whether the header has a valid key.
+    """
     address = f"{url.replace('http', 'ws', 1)}{realtime.PATH}"
     key = headers.get("authorization", headers.get("x-api-key", "")).rpartition(" ")[2]
     for given in ({"additional_headers": headers}, {"subprotocols": ["realtime", f"{KEY_SUBPROTOCOL}{key or 'none'}"]}):
@@ -53,10 +56,10 @@ async def _handshake(record: Record, url: str, headers: dict[str, str], accepted
 
 
 def keys() -> Record:
-    """Promise 22: every route is refused without a key and with wrong keys.
+    """Promise 22: every route refuses requests without a key and with wrong keys.
 
-    Each right key is accepted in each header that takes keys. Routes that load or change models take the first key,
-    whose file entry says `admin`, and name what the second one lacks.
+    Each valid key is accepted in each header for keys. Routes that load or change models accept only the first key,
+    whose entry in the key file has `admin`; the error for the second key names the missing permission.
     """
     record = Record("request")
     wrong = [
@@ -118,9 +121,9 @@ def keys() -> Record:
 
 
 def leaks(paths: int, requests: int = 60) -> Record:
-    """Promise 23: canaries in prompts, keys, paths and headers are in no error, no log (at level debug) and no metric.
+    """Promise 23: canary texts in prompts, keys, paths and headers appear in no error, log (level debug) or metric.
 
-    Odd paths add no metrics.
+    Requests to unknown paths add no metrics. paths: number of unknown paths.
     """
     record = Record("request")
     rng = random.Random(23)
@@ -159,17 +162,17 @@ def leaks(paths: int, requests: int = 60) -> Record:
 
 
 def pages() -> Record:
-    """Promise 35: hostile pages on every route, and what has to work all the same."""
+    """Promise 35: requests of hostile web pages are refused on every route, and legitimate requests still work."""
     return run_tests(Record("test"), "tests/api/test_browser_attacks.py", "tests/api/test_foreign_pages.py")
 
 
 def log_lines() -> Record:
-    """Promise 36: forwarded addresses, and names in lines of the log."""
+    """Promise 36: clients can forge neither their address in the log nor lines of the log."""
     return run_tests(Record("test"), "tests/api/test_forwarded.py", "tests/api/test_access_log.py")
 
 
 def roles() -> Record:
-    """Promise 37: special tokens in the texts of a conversation, and in texts that a language model ranks."""
+    """Promise 37: text of a client never becomes a special token, in conversations and in texts that a model ranks."""
     return run_tests(
         Record("test"),
         "tests/operations/test_special_tokens.py",

@@ -1,4 +1,4 @@
-"""Memory of several workers on a CPU, which share the weights."""
+"""Check that several workers on a CPU share the memory of the weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 import transformers
 
 from server.ipc.wire.descriptions import ModelSpec
-from server.ipc.wire.messages import Ready, StepOutput
+from server.ipc.wire.step_messages import StepOutput
+from server.ipc.wire.worker_messages import Ready
 from server.ipc.workers.weight_memory import WeightMemory
 from tests.chaos.record import Record
 from tests.engine.worker_process import Worker
@@ -17,15 +18,15 @@ from tests.ipc.one_row import one_row
 from tests.parity.checkpoints import write_model
 
 MOST_ADDED_BYTES = 350e6
-"""Memory that a second worker may add, besides its KV pool."""
+"""Largest memory that a second worker may add, besides its KV pool."""
 
 
 def memory_of_workers(layers: int, hidden_size: int, kv_cache_bytes: int, share: bool = True) -> Record:
-    """Proportional set size of two workers compared with one, after each has answered a request.
+    """Compare the proportional set size of two workers with that of one, after each has answered a request.
 
     layers, hidden_size: shape of a random decoder; 12 and 1024 make 184 million parameters (740 MB).
     kv_cache_bytes: KV pool of each worker.
-    share: False plants the bug: each worker packs weights of its own.
+    share: whether workers share the weights. False plants the bug: each worker packs its own copy.
     """
     record = Record("pair of workers")
     config = transformers.LlamaConfig(
@@ -66,13 +67,13 @@ def memory_of_workers(layers: int, hidden_size: int, kv_cache_bytes: int, share:
 
 
 def proportional_bytes(pid: int) -> int:
-    """Memory of a process, where a page that n processes map counts as 1/n (`Pss` of Linux)."""
+    """Memory of a process in bytes. A page that n processes map counts as 1/n (`Pss` of Linux)."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
 
 
 def _answer(worker: Worker) -> list[int]:
-    """Tokens of one request."""
+    """Send a request to a worker and return the new tokens."""
     worker.send(one_row(1, "m", [5, 6, 7, 8] * 16, max_new_tokens=16, end_token_ids=[]))
     while True:
         message = worker.receive()

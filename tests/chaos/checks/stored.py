@@ -1,4 +1,4 @@
-"""Promises 41 and 42: documents and responses that the HTTP process holds for their owners."""
+"""Check promises 41 and 42: documents and responses that the HTTP process stores for API keys."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ OWNERS = tuple({"authorization": f"Bearer {key}"} for key in KEYS)
 
 
 def documents(runs: int, pages: int = 300, seconds: float = 10.0) -> Record:
-    """Promise 41: documents that take too much, a document beside streams, and what a document leaves.
+    """Promise 41: hostile documents are refused, a document does not slow down streams, and no part of it is left.
 
-    runs: number of documents that are translated beside streams. 0 for the tests alone.
+    runs: number of documents that are translated beside streams; 0 to run only the tests.
     pages: size of these documents. seconds: time for which the streams are measured beside each of them.
     """
     record = Record("test or document")
@@ -82,9 +82,9 @@ def _written_bytes(running: RunningServer) -> int:
 
 
 def responses(records: int = 200) -> Record:
-    """Promise 42: stored responses are dropped by bytes and time, and nothing crosses keys.
+    """Promise 42: stored responses have limits of bytes and age, and no API key can read those of another one.
 
-    records: number of responses that one key stores in memory for fewer. 0 for the tests alone.
+    records: number of responses that one key stores, more than its memory can hold; 0 to run only the tests.
     """
     record = Record("test or request")
     run_tests(record, "tests/api/test_stored_responses.py", "tests/api/dialects/test_responses_store.py")

@@ -1,4 +1,4 @@
-"""Promise 1 for a pool of two workers: one is killed while it serves mixed requests, and the other one goes on."""
+"""Check promise 1 with two workers: one is killed while it serves mixed requests, and the other one continues."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.e2e.conftest import RunningServer
 from tests.waiting import HANG_SECONDS, eventually
 
 WHOLE_KINDS = (0, 1, 3, 4, 5, 8, 9)
-"""Kinds of the mix that are answered with status 200 and without a stream."""
+"""Indices of the kinds of requests in `mix` that are answered with status 200 and without a stream."""
 STOPPED_SECONDS, DRAIN_SECONDS = 1.2, 0.5
-"""The worker is stopped before it is killed. After the drain time, only streams of the other one have events."""
+"""Time for which a worker is stopped before it is killed, and time until its last events have arrived."""
 
 
 @dataclass
 class _Stream:
-    """One stream. started: set at the first event. cut: it ended without a last event."""
+    """One stream. started: set at the first event. cut: whether the connection closed before the end of the stream."""
 
     events: list[Event] = field(default_factory=list)
     started: asyncio.Event = field(default_factory=asyncio.Event)
@@ -43,7 +43,7 @@ class _Stream:
                 self.cut = True
 
     def goes_on(self, start: float, end: float) -> bool:
-        """Whether the stream had events in a period, or had ended before it."""
+        """Whether the stream had events between two times (monotonic, in seconds), or had ended before."""
         return any(start < event.at < end for event in self.events) or self.events[-1].at <= start
 
 
@@ -126,7 +126,7 @@ def one_of_two_killed(kills: int, streams: int = 32) -> Record:
 
 
 def restarted_by_signal(restarts: int, streams: int = 16) -> Record:
-    """SIGHUP while streams run: each stream ends with `done`, and all workers are new."""
+    """Send SIGHUP while streams run. Each stream must end with `done`, and afterwards all workers must be new ones."""
     record = Record("restart")
 
     async def restart(running: RunningServer) -> None:

@@ -8,8 +8,8 @@ Entry points:
     search.measure_corpus(server, counts, only, ...)  the corpus, alone and sixteen at once
     measure.measured_server(directory, *arguments)    a server process under the loop monitor
 
-A body is written as a recipe of a few bytes (`recipe`). The search starts from the example of a route and changes it as
-its schema allows (`schema`). It continues with the most expensive bodies so far. `monitor` runs inside of the server
-process; a launcher installs it, so that the product has no code for it. `corpus.json` holds the recipes that were
-expensive.
+A body is written as a recipe of a few bytes (`recipe`). The search starts from the example of a route, makes changes
+that its schema allows (`schema`), and continues with the most expensive bodies so far. The module `monitor` runs inside
+the server process; a launcher installs it, so that the product has no code for it. `corpus.json` contains the recipes
+that were expensive.
 """

@@ -1,6 +1,6 @@
 """Start `triptych` with the loop monitor and the fake worker of the wire tests: `... fake [--inline] FILE serve ...`.
 
-`--inline` plants a bug: large answers are rendered on the event loop, as small ones are.
+`--inline` plants a bug: large answers are rendered on the event loop, like small ones.
 """
 
 from __future__ import annotations

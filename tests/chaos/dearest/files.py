@@ -1,4 +1,4 @@
-"""Files in request bodies, built from a few numbers: recordings and documents."""
+"""Create large files for request bodies from a few numbers: recordings and documents."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import struct
 import zipfile
 
 AUDIO_RATE_BYTES = 1 << 20
-"""One second of audio counts as much as this many repetitions, so that `shrink` shortens audio first."""
+"""Weight of one second of audio beside counts of repetitions: `shrink` halves the largest, so it shortens audio first.
+"""
 
 
 class NamedFile(bytes):
@@ -17,7 +18,7 @@ class NamedFile(bytes):
 
 
 def wav(seconds: float, rate: int, channels: int, bits: int) -> bytes:
-    """A WAV file of noise."""
+    """A WAV file with noise. rate: sampling rate in Hz. bits: bits per sample."""
     frame = channels * bits // 8
     size = int(seconds * rate) * frame
     noise = bytes(range(7, 247, 3)) * (size // 80 + 1)
@@ -58,17 +59,20 @@ _PARTS = {
     "docx": (f"<w:document {_WORD}><w:body>", "<w:p><w:r><w:t>{}</w:t></w:r></w:p>", "</w:body></w:document>"),
     "epub": ('<html xmlns="http://www.w3.org/1999/xhtml"><body>', "<p>{}</p>", "</body></html>"),
 }
-"""Beginning, one part, and end of a document of each format."""
+"""For each document format: the beginning, one paragraph with `{}` for its text, and the end."""
 _ARCHIVES = {
     "docx": ({"[Content_Types].xml": _TYPES}, "word/document.xml"),
     "epub": ({"META-INF/container.xml": _CONTAINER, "book.opf": _PACKAGE}, "a.xhtml"),
 }
-"""Other members, and the name of the member with the texts, of the formats that are archives."""
+"""For each format that is a ZIP archive: its other members, and the name of the member with the paragraphs."""
 DOCUMENT_FORMATS = tuple(_PARTS)
 
 
 def document(suffix: str, text: str, count: int) -> NamedFile:
-    """A document with the same text in `count` paragraphs, cells, cues or messages. suffix: of `DOCUMENT_FORMATS`."""
+    """A document with the same text in `count` paragraphs, cells, cues or messages.
+
+    suffix: file name suffix of the format, one of `DOCUMENT_FORMATS`.
+    """
     begin, part, end = _PARTS[suffix]
     part = part.replace("{}", text)
     parts = [part.replace("{index}", str(index)) for index in range(count)] if "{index}" in part else [part] * count

@@ -1,4 +1,4 @@
-"""Measure what a request body costs the HTTP process: the longest stall of its event loop, and peak memory."""
+"""Measure the cost of a request body for the HTTP process: the longest stall of its event loop, and its peak memory."""
 
 from __future__ import annotations
 
@@ -33,12 +33,17 @@ LAUNCHER = "tests.chaos.dearest.monitor"
 _READ_BYTES = 1 << 16
 _KEPT_BYTES = 1000
 _LAST = {"type": "input_audio_buffer.clear"}, {"type": "input_audio_buffer.commit", "event_id": "last"}
-"""Events that follow those of a recipe. The error of the last one tells that the server has handled all of them."""
+"""Events that are sent after those of a recipe.
+
+The error for the last one shows that the server has handled them all."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a request. text: its beginning. status: 0 without an answer (timeout, or closed connection)."""
+    """The answer to a request.
+
+    text: beginning of the body. status: HTTP status, or 0 without an answer (timeout, or closed connection).
+    """
 
     status: int
     size: int
@@ -50,10 +55,10 @@ class Answer:
 class Measurement:
     """The cost of requests.
 
-    stall_seconds: longest stall of the event loop, without time that the machine was busy with other processes.
-    clock_stall_seconds: the same stall by the clock.
+    stall_seconds: longest stall of the event loop, without the time in which other processes used the processor.
+    clock_stall_seconds: longest stall of the event loop by the clock.
     peak_bytes, grown_bytes: peak resident memory of the HTTP process, and its growth.
-    answers: one per request.
+    answers: the answer to each request.
     """
 
     stall_seconds: float
@@ -83,14 +88,14 @@ class MeasuredServer:
         return bool(self.url)
 
     def page(self, path: str) -> bytes:
-        """The whole answer to a `GET`."""
+        """The body of the answer to a `GET` request."""
         with urllib.request.urlopen(self.url + path) as response:
             return bytes(response.read())
 
     def request(
         self, path: str, body: bytes | None = None, timeout: float = HANG_SECONDS, content_type: str = JSON
     ) -> Answer:
-        """Send one request (`GET` without a body) and read the whole answer, of which only the beginning is kept.
+        """Send one request (`GET` without a body) and read the whole answer. Only its beginning is returned.
 
         With the content type `WEBSOCKET`, each line of the body is one event of a WebSocket connection.
         """
@@ -117,9 +122,9 @@ class MeasuredServer:
         return Answer(status, size, text.decode("utf-8", "replace"), time.monotonic() - started)
 
     def _converse(self, path: str, events: Sequence[bytes], timeout: float) -> Answer:
-        """Send events of a live transcription until the server has handled all of them. Status 422 if one is refused.
+        """Send events of a live transcription, and wait until the server has handled all of them.
 
-        The connection is closed before the recordings that the events have committed are transcribed.
+        The connection is closed before the server has transcribed any audio. The status is 422 if an event is refused.
         """
         started = time.monotonic()
         size, text, status = 0, "", 0
@@ -157,8 +162,8 @@ class MeasuredServer:
     ) -> Measurement:
         """Send bodies to one route at the same time, and wait until all are answered or `timeout` seconds are over.
 
-        limit_seconds: after a longer stall the bodies are sent twice more, and the median stall counts. A machine that
-            stands for a moment looks like a stall of the server, but not twice. The largest memory counts.
+        limit_seconds: after a longer stall, the bodies are sent twice more, and the median of the three stalls is
+            returned, because a pause of the whole machine also looks like a stall. The largest memory is returned.
         """
         first = self._measure(path, bodies, timeout, content_type)
         if first.stall_seconds <= limit_seconds:
@@ -201,8 +206,8 @@ def measured_server(
 
     directory: directory for the log and the files of the monitor.
     arguments: arguments of `triptych serve`.
-    launcher: the module to run, and arguments before those of the monitor.
-    with_stacks: write the stacks of stalls to the file `stalls.stacks` of the server.
+    launcher: Python module to run, followed by arguments that precede those of the monitor.
+    with_stacks: whether to write stack traces during stalls to the file `stalls.stacks` in `directory`.
     """
     log, stalls = directory / "log", Stalls(directory / "stalls")
     if with_stacks:

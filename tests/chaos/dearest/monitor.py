@@ -1,11 +1,11 @@
 """Start `triptych` with a monitor of its event loop: `python -m tests.chaos.dearest.monitor FILE serve ...`.
 
 A timer runs in the loop every few milliseconds. A gap between two runs that is longer than the timer's period is a
-stall. If the file `FILE.stacks` exists, a thread appends the stacks of all threads during long stalls to it.
+stall. If the file `FILE.stacks` exists, a thread appends the stack traces of all threads during long stalls to it.
 
-A loaded machine delays the process too. Two lengths are therefore reported. `seconds` is by the clock. `own_seconds`
-leaves out the time in which the kernel had the loop's thread wait for a processor, and is at most the processor time
-that all threads of the process used in the gap: other threads stop the loop while they hold Python's global lock.
+Other processes on the machine can also cause a gap. Therefore two lengths are reported. `seconds` is by the clock.
+`own_seconds` leaves out the time in which the loop's thread waited for a processor. It is limited to the processor time
+that all threads of the process used in the gap, because other threads stop the loop while they hold Python's lock.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from typing import Any
 
 PERIOD_SECONDS = 0.002
 SAMPLED_SECONDS = 0.02
-"""The stack is sampled in stalls of at least this length."""
+"""Shortest stall during which stack traces are written."""
 LAYOUT = struct.Struct("<ddd")
-"""The shared file: number of the measurement, longest `seconds` and longest `own_seconds` since its start."""
+"""Content of the shared file: index of the measurement, longest `seconds` and longest `own_seconds` in it."""
 
 
 class LoopMonitor:
@@ -42,8 +42,11 @@ class LoopMonitor:
         self._beat()
 
     def _now(self) -> tuple[float, float, float]:
-        """Clock, processor time of the process, and time in which the loop's thread waited for a processor."""
-        # One system call, because Python's global lock may go to another thread in each.
+        """The clock, the processor time of the process, and the waiting time of the loop's thread, in seconds.
+
+        The waiting time is the time in which the thread could run but had no processor.
+        """
+        # There is only one system call, because another thread may take Python's lock during each call.
         delay = int(os.pread(self._schedstat, 100, 0).split()[1]) / 1e9
         return time.monotonic(), time.process_time(), delay
 
@@ -61,9 +64,9 @@ class LoopMonitor:
 
 
 class StackLog:
-    """Writes what all threads do during a stall of this thread's event loop. Its own work makes stalls longer.
+    """Writes stack traces of all threads during a stall of this thread's event loop. This work prolongs the stall.
 
-    last_beat: time at which the loop ran last.
+    last_beat: function that returns the monotonic time at which the loop last ran.
     """
 
     def __init__(self, path: Path, last_beat: Callable[[], float]) -> None:
@@ -77,7 +80,7 @@ class StackLog:
         self._file.write(text)
 
     def _collected(self, phase: str, info: dict[str, int]) -> None:
-        """Note a long garbage collection, which stops all threads."""
+        """Write a line about a long garbage collection, which stops all threads."""
         if phase == "start":
             self._collecting = time.monotonic()
         elif (seconds := time.monotonic() - self._collecting) > SAMPLED_SECONDS:
@@ -101,12 +104,12 @@ class StackLog:
 
 
 def stacks_of(path: Path) -> Path:
-    """The file of a `StackLog`. It is written if it exists when the monitor starts."""
+    """Path of the file of a `StackLog`, which is written only if it exists when the monitor starts."""
     return path.with_suffix(".stacks")
 
 
 class Stalls:
-    """The reader's side of `LoopMonitor`, in the process that measures."""
+    """Reads the file of a `LoopMonitor` in another process."""
 
     def __init__(self, path: Path) -> None:
         path.write_bytes(bytes(LAYOUT.size))
@@ -118,7 +121,7 @@ class Stalls:
         LAYOUT.pack_into(self._map, 0, number + 1, 0.0, 0.0)
 
     def longest(self) -> tuple[float, float]:
-        """(seconds, own_seconds) of the longest stall since `reset`."""
+        """The longest `seconds` and the longest `own_seconds` of a stall since `reset`."""
         _, seconds, own_seconds = LAYOUT.unpack_from(self._map)
         return seconds, own_seconds
 
@@ -129,7 +132,7 @@ def _mapped(path: Path) -> mmap.mmap:
 
 
 def install(path: Path) -> None:
-    """Start a monitor in the loop that serves."""
+    """Arrange that a monitor starts together with the server's event loop. path: file of the monitor."""
     from server.compose import Server
 
     serve = Server.serve_until_signal

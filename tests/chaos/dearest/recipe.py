@@ -1,4 +1,4 @@
-"""Request bodies in few bytes: JSON in which long strings, lists, objects and files are a pattern and a count.
+"""Write large request bodies in few bytes: JSON in which long values are written as a pattern and a count.
 
 {"$text": ["ab ", 4000]}     the first 4,000 characters of "ab ab ab ..."
 {"$list": [7, 1000]}         a list of 1,000 sevens
@@ -32,7 +32,7 @@ Recipe = Any
 
 
 def expand(recipe: Recipe) -> Any:
-    """The JSON value of a recipe. Equal items of a list are one object, so that a large body costs little memory."""
+    """Expand a recipe to its JSON value. Equal items of a list are the same object, so that it takes little memory."""
     if isinstance(recipe, list):
         return [expand(part) for part in recipe]
     if not isinstance(recipe, dict):
@@ -61,7 +61,7 @@ def expand(recipe: Recipe) -> Any:
 
 
 def pattern(recipe: Recipe) -> tuple[str, Any] | None:
-    """Name and arguments of a pattern, or None for any other value."""
+    """Name and arguments if a recipe is a pattern, else None."""
     if isinstance(recipe, dict) and len(recipe) == 1:
         ((name, value),) = recipe.items()
         if name.startswith("$"):
@@ -70,7 +70,7 @@ def pattern(recipe: Recipe) -> tuple[str, Any] | None:
 
 
 def body_bytes(recipe: Recipe) -> bytes:
-    """The bytes of a request body."""
+    """The bytes of the request body that a recipe describes."""
     media_type, fields = body_parts(recipe)
     expanded = expand(fields)
     if media_type == JSON:
@@ -86,7 +86,7 @@ def body_bytes(recipe: Recipe) -> bytes:
 
 
 def body_parts(recipe: Recipe) -> tuple[str, Recipe]:
-    """Media type and fields of a body."""
+    """Media type and fields of the body that a recipe describes."""
     found = pattern(recipe)
     if found is not None and found[0][1:] in (MULTIPART, URL_ENCODED, AUDIO, WEBSOCKET):
         return found[0][1:], found[1]
@@ -94,13 +94,13 @@ def body_parts(recipe: Recipe) -> tuple[str, Recipe]:
 
 
 def content_type(recipe: Recipe) -> str:
-    """The header `Content-Type` of a body."""
+    """The header `Content-Type` of the body that a recipe describes."""
     media_type, _ = body_parts(recipe)
     return f"{media_type}; boundary={_BOUNDARY}" if media_type == MULTIPART else media_type
 
 
 def address(path: str, recipe: Recipe) -> str:
-    """The path of a request with its query."""
+    """The path of a request, with the query that a recipe describes."""
     media_type, fields = body_parts(recipe)
     if media_type != AUDIO:
         return path
@@ -131,7 +131,7 @@ def _form_part(name: str, value: str | bytes) -> bytes:
 
 
 def shrink(recipe: Recipe, max_bytes: int) -> Recipe:
-    """The recipe with its largest counts halved until the body has at most this many bytes."""
+    """Halve the largest counts of a recipe until the body has at most `max_bytes` bytes."""
     while len(body_bytes(recipe)) > max_bytes:
         recipe = _halved(recipe, max(_counts(recipe), default=0))
     return recipe

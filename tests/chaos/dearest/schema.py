@@ -1,7 +1,7 @@
-"""Changes of a request body that its OpenAPI schema allows: longer, more, larger, another alternative.
+"""Change a request body at random, as its OpenAPI schema allows: longer texts, more items, other alternatives.
 
-The schema alone decides which fields exist and how far they can grow. Numbers that the server named in its last error
-(limits, most of all) are tried as sizes too, because many limits depend on the model.
+Only the schema decides which fields exist and how large they can become. Numbers in the server's last error message are
+tried as sizes too. They are often limits, many of which depend on the model.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.chaos.dearest.files import DOCUMENT_FORMATS
 from tests.chaos.dearest.recipe import Recipe, pattern
 
 UNITS = ("a ", "a", " ", "\n", "one two. ", "<b>x</b> ", "\ufdfa", "\u4e2d", "7", ".", "\U0001f600", "{{", "[MASK] ")
-"""Patterns of long texts: words, one word, white space, sentences, markup, a character of many tokens, and others."""
+"""Texts that are repeated to make a long text: words, white space, sentences, markup, rare characters, and others."""
 SIZES = (1, 16, 48, 64, 256, 512, 1024, 4096, 20_000, 60_000, 200_000, 400_000, 2_000_000)
 SECONDS = (0.01, 1, 60, 600, 1800, 30_000)
 SOUNDS = (
@@ -27,25 +27,25 @@ SOUNDS = (
     (191_999, 1, 24),
     (11_025, 1, 8),
 )
-"""(rate, channels, bits) of WAV files."""
+"""(sampling rate, number of channels, bits per sample) of WAV files."""
 PARAGRAPHS = (1, 64, 1024, 20_000, 200_000)
-"""Numbers of paragraphs of documents."""
+"""Numbers of paragraphs in documents."""
 LINES = ("term {}\tx", "{}\t{}", "term {},x")
-"""Texts of different lines, as glossaries have them."""
+"""Patterns of texts in which each line differs, such as glossaries. `{}` becomes the index of the line."""
 MAX_FACTOR = 1024
-"""Largest maximum of a number that counts as a factor of the work: answers, beams, alternatives."""
+"""A number field whose maximum is at most this is taken for a factor of the work, such as answers or beams."""
 MAX_ROWS = 4096
-"""Product of the factors of a body, until an error has named another limit."""
+"""Assumed limit of the product of a body's factors, until an error message has named the real limit."""
 MAX_DEPTH = 6
-"""Levels of a body that are changed or created."""
+"""Number of levels of a body that are changed or created."""
 
 
 @dataclass
 class Mutator:
     """Changes recipes at random.
 
-    components: schemas of the OpenAPI document, by name.
-    hints: numbers that error messages have named.
+    components: schemas of the OpenAPI document, by name. random: source of random numbers.
+    hints: numbers in the latest error messages.
     takes_documents: whether files are documents; otherwise they are recordings.
     """
 
@@ -55,7 +55,7 @@ class Mutator:
     takes_documents: bool = False
 
     def mutate(self, schema: Mapping[str, Any], recipe: Recipe, depth: int = 0) -> Recipe:
-        """A recipe with one change."""
+        """Return a recipe with one random change."""
         schema = self._resolve(schema)
         options = schema.get("anyOf") or schema.get("oneOf")
         if options:
@@ -72,7 +72,7 @@ class Mutator:
         return self.create(schema, depth)
 
     def create(self, schema: Mapping[str, Any], depth: int = 0) -> Recipe:
-        """A new value of a schema, often a large one."""
+        """Create a random value that is valid for a schema. It is often large."""
         schema = self._resolve(schema)
         if options := schema.get("anyOf") or schema.get("oneOf"):
             return self.create(self.random.choice(options), depth)
@@ -105,9 +105,9 @@ class Mutator:
         return self.random.choice([{"$deep": 30}, {"$list": [1, self._size(None, None)]}, {"$text": ["a", 1000]}])
 
     def multiply(self, schema: Mapping[str, Any], recipe: Recipe) -> Recipe:
-        """A recipe with several factors of its work at once, such as inputs, answers and beams.
+        """Set several factors of a recipe's work together, such as the numbers of inputs, answers and beams.
 
-        Each alone can be at its limit, but the product has a limit of its own, which random sizes hardly ever meet.
+        Each factor has a limit, and so has their product. Random sizes would hardly ever come close to both.
         """
         schema = self._resolve(schema)
         properties = schema.get("properties", {})
@@ -129,7 +129,7 @@ class Mutator:
         return changed
 
     def _factor(self, schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The alternative of a schema that is a list or a small number, or None."""
+        """The alternative of a schema that is a list or a number with a small maximum; None if there is none."""
         schema = self._resolve(schema)
         for option in map(self._resolve, schema.get("anyOf") or schema.get("oneOf") or [schema]):
             is_small = option.get("type") == "integer" and 1 < option.get("maximum", 0) <= MAX_FACTOR
@@ -138,7 +138,7 @@ class Mutator:
         return None
 
     def _item(self, schema: Mapping[str, Any], recipe: Recipe) -> Recipe:
-        """An item for a list: one that the body has, so that the longer list is valid too, or a new one."""
+        """An item to add to a list: an item that the list already has, which is surely valid, or a new one."""
         if isinstance(recipe, str | int):
             return recipe
         if isinstance(recipe, list) and recipe:
@@ -214,7 +214,7 @@ class Mutator:
         return schema
 
     def _fits(self, schema: Mapping[str, Any], recipe: Recipe) -> bool:
-        """Whether a value looks like one of this schema; used to choose an alternative of a schema, not to validate."""
+        """Whether a value looks like one of this schema. Chooses between alternatives; it does not validate."""
         kinds = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
         patterns = {"$text": "string", "$list": "array", "$each": "array", "$keys": "object", "$deep": "array"}
         patterns |= {"$wav": "string", "$document": "string", "$lines": "string"}

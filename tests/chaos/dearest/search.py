@@ -1,6 +1,6 @@
-"""Search for the most expensive bodies of every `POST` route, by changes that its schema allows (hill climbing).
+"""Search for the most expensive bodies of every `POST` route by hill climbing, with changes that its schema allows.
 
-The events of live transcriptions, which arrive over a WebSocket connection, are searched for in the same way.
+The events of live transcriptions (WebSocket) are searched in the same way.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ STALL_LIMIT_SECONDS = 0.05
 MEMORY_LIMIT_BYTES = 1 << 30
 AT_ONCE = 16
 _MULTIPLIED = 0.25
-"""Share of the bodies whose factors are multiplied, up to the limit of their product."""
+"""Share of the new bodies that `Mutator.multiply` makes."""
 _KEPT = 3
-"""Bodies of a route that are changed further."""
+"""Number of bodies of a route that are kept for further changes: the most expensive ones."""
 _FILE = {"$wav": [1, 16_000, 1, 16]}
 _DOCUMENT = {"$document": ["txt", "one two. ", 1]}
 _LIVE_EVENTS = (
@@ -53,15 +53,15 @@ _SPECIAL_LIMITS = (
     (re.compile("/document|/translate_file"), 30 << 20),
     (re.compile("/chat|/responses|/messages"), 32 << 20),
 )
-"""Default body limits of the routes that take recordings, documents or conversations."""
+"""Default limits in bytes of the bodies with recordings, documents or conversations, by pattern of the path."""
 _USUAL_LIMIT = 2 << 20
 FORGET_DOCUMENTS = ("--documents-ttl-seconds", "5")
-"""Arguments of the server: documents that are translated in the background do not disturb later measurements."""
+"""Arguments for the server, so that documents of one measurement are deleted before later measurements."""
 
 
 @dataclass(frozen=True)
 class Dear:
-    """A body and its cost. grown_bytes, stall_seconds: as in `Measurement`."""
+    """A body and its cost. status: status of the answer. The fields in bytes and seconds are those of `Measurement`."""
 
     path: str
     recipe: Recipe
@@ -73,7 +73,7 @@ class Dear:
 
     @property
     def score(self) -> float:
-        """How near the body is to the limits; 1 or more means that it reaches one of them."""
+        """The cost as a share of the nearest limit, of stalls or of memory. 1 or more means that a limit is reached."""
         return max(self.stall_seconds / STALL_LIMIT_SECONDS, self.grown_bytes / (MEMORY_LIMIT_BYTES / AT_ONCE))
 
 
@@ -81,8 +81,8 @@ class Dear:
 class PostRoute:
     """A route of the OpenAPI document.
 
-    schema: schema of its body; of a body that is audio, of the query too.
-    media_type: JSON, a form, audio, or `WEBSOCKET`.
+    schema: schema of its body. If the body is audio, it contains the parameters of the query too.
+    media_type: media type of JSON, a form or audio, or `WEBSOCKET`.
     takes_documents: whether the file in its form is a document; otherwise it is a recording.
     """
 
@@ -98,7 +98,7 @@ class PostRoute:
 
 
 def post_routes(document: Mapping[str, Any], models: Sequence[str] = ()) -> list[PostRoute]:
-    """All routes that take a body: one for each media type, and for each model if the path names one."""
+    """All routes with a body, once for each media type, and once for each model if the path names one."""
     routes = []
     for path, methods in document["paths"].items():
         content = methods.get("post", {}).get("requestBody", {}).get("content", {})
@@ -127,7 +127,7 @@ def post_routes(document: Mapping[str, Any], models: Sequence[str] = ()) -> list
 
 
 def live_route() -> tuple[PostRoute, dict[str, Any]]:
-    """The WebSocket route of live transcriptions, which the OpenAPI document lacks, and the schemas of its events."""
+    """The WebSocket route of live transcriptions, and the schemas of its events. The OpenAPI document lacks both."""
     prefix = "live."
     events = TypeAdapter(realtime_body.ClientEvent).json_schema(ref_template=f"#/components/schemas/{prefix}{{model}}")
     components = {f"{prefix}{name}": schema for name, schema in events.pop("$defs").items()}
@@ -140,7 +140,7 @@ def live_route() -> tuple[PostRoute, dict[str, Any]]:
 
 
 def body_limit(path: str) -> int:
-    """The largest body of a route, in bytes, unless the operator has changed it."""
+    """The default limit of a route's body, in bytes."""
     return next((limit for pattern, limit in _SPECIAL_LIMITS if pattern.search(path)), _USUAL_LIMIT)
 
 
@@ -156,10 +156,10 @@ def search(
 ) -> list[Dear]:
     """Find the most expensive bodies of each route, and send each alone and then sixteen at once.
 
-    tries: bodies to send to each route.
-    only: regular expression; other paths are left out.
-    timeout: seconds after which the client leaves.
-    end: time of `time.monotonic()` after which no other route is searched.
+    tries: number of bodies to send to each route.
+    only: regular expression; paths that it does not match are left out.
+    timeout: seconds after which the client disconnects.
+    end: time of `time.monotonic()` after which no further route is searched.
     first: index of the first route, modulo the number of routes.
     """
     document = json.loads(server.page("/openapi.json"))
@@ -186,7 +186,7 @@ def search(
 
 
 def corpus() -> list[tuple[str, Recipe]]:
-    """Path and recipe of the most expensive bodies that searches have found."""
+    """Path and recipe of the most expensive bodies that earlier searches have found."""
     return [
         (entry["path"], entry["recipe"]) for entry in json.loads(Path(__file__).with_name("corpus.json").read_bytes())
     ]
@@ -200,10 +200,10 @@ def measure_corpus(
     report: Callable[[str], None] = print,
     end: float = math.inf,
 ) -> list[Dear]:
-    """The cost of each body of the corpus.
+    """Measure the cost of each body of the corpus.
 
-    counts: numbers of equal requests to send at once; each is measured.
-    end: time of `time.monotonic()` after which no other body is measured.
+    counts: numbers of equal requests to send at once. Each body is measured with each number.
+    end: time of `time.monotonic()` after which no further body is measured.
     """
     found = []
     for path, recipe in corpus():
@@ -217,7 +217,7 @@ def measure_corpus(
 
 
 def line(dear: Dear, count: int) -> str:
-    """One line of the report."""
+    """The line of the report about a body. count: number of equal requests that were sent at once."""
     path = f"{dear.path} ({count} at once)" if count > 1 else dear.path
     cost = f"{dear.stall_seconds * 1e3:7.0f} ms {dear.grown_bytes / 2**20:7.0f} MiB {dear.peak_bytes / 2**20:6.0f} MiB"
     return f"{path:42} {dear.status} {cost} {dear.seconds:6.1f} s  {json.dumps(dear.recipe)[:300]}"
@@ -232,7 +232,10 @@ def _climb(
     timeout: float,
     max_bytes: int,
 ) -> list[Dear]:
-    """The most expensive bodies of one route, in descending order. Each try changes one of them up to three times."""
+    """Search for the most expensive bodies of one route. Returns them in descending order of their cost.
+
+    Each try sends one of the most expensive bodies so far with up to three random changes.
+    """
     kept = [_first(server, route, example, models, timeout) for example in route.examples]
     for _ in range(tries):
         _, recipe = body_parts(mutator.random.choice(kept).recipe)
@@ -250,7 +253,7 @@ def _climb(
 def _first(
     server: MeasuredServer, route: PostRoute, example: Mapping[str, Any], models: Sequence[str], timeout: float
 ) -> Dear:
-    """The example of a route, with a model that answers it."""
+    """Measure the example of a route. Without an accepted default model, each of `models` is tried."""
     unnamed = {name: value for name, value in example.items() if name != "model"}
     first = _dear(server, route.path, route.body(unnamed), 1, timeout)
     for name in models:

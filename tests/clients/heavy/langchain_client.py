@@ -43,7 +43,7 @@ assert completion.invoke(STORY) == answer.content
 assert "".join(completion.stream(STORY)) == answer.content
 assert completion.batch([STORY, "The old fox"])[0] == answer.content
 
-# Without the check, the package sends the texts instead of token ids of OpenAI's tokenizer.
+# With `check_embedding_ctx_length`, the package would send token ids of OpenAI's tokenizer instead of texts.
 embeddings = OpenAIEmbeddings(model="sentence-encoder", check_embedding_ctx_length=False, **SERVER)
 one, other = embeddings.embed_documents(["The cat slept.", "The king left."])
 assert len(one) == len(other) == len(embeddings.embed_query("The cat slept."))

@@ -1,6 +1,7 @@
-"""lm-eval's `local-completions` with its remote tokenizer. Prints the accuracy and the scores of each choice as JSON.
+"""Run lm-eval's `local-completions` with its remote tokenizer.
 
-The folder of the task, with its file and its data, is the only argument.
+The only argument is the folder with the task file and its data. Prints the accuracy and the score of each choice as
+JSON.
 """
 
 from __future__ import annotations

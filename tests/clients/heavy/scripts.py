@@ -1,4 +1,4 @@
-"""Run a client script with the Python of an environment of its own, which `make test-heavy-clients` creates.
+"""Run a client script in a separate Python environment, which `make test-heavy-clients` creates.
 
 The script gets the address and the key of the server from the environment variables `TRIPTYCH_URL` and
 `TRIPTYCH_API_KEY`.

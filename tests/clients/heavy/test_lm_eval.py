@@ -1,4 +1,4 @@
-"""lm-eval's `local-completions` with its remote tokenizer: scores equal those of the same model through transformers.
+"""lm-eval's `local-completions` with its remote tokenizer: its scores equal those of the same model in transformers.
 
 The task file and its data are written by the test, because no data set can be downloaded.
 """
@@ -42,7 +42,7 @@ metric_list:
 
 
 def expected_logprobs() -> list[list[tuple[float, bool]]]:
-    """Sum of log-probabilities of each choice, and whether greedy search would take it, with transformers."""
+    """For each document and choice: sum of log-probabilities in transformers, and whether greedy search finds it."""
     directory = DEMO / "story"
     model = transformers.AutoModelForCausalLM.from_pretrained(directory).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
@@ -96,7 +96,7 @@ def test_the_example_runs(server: ClientServer, tmp_path: Path) -> None:
 
 @needs_environment
 def test_the_command_of_the_page(server: ClientServer, tmp_path: Path) -> None:
-    """The command of docs/requests.md, on the tasks of this file."""
+    """The lm-eval command in docs/requests.md works with the task of this file."""
     write_task(tmp_path)
     (block,) = [block for block in shell_blocks() if block.reason == "tests/clients/heavy/test_lm_eval.py"]
     (command,) = block.commands

@@ -1,4 +1,4 @@
-"""langchain-openai and litellm. Their requirements exclude ours, so they run in an environment of their own."""
+"""langchain-openai and litellm work. They run in a separate environment, because their requirements exclude ours."""
 
 from __future__ import annotations
 

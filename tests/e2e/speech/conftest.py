@@ -1,4 +1,4 @@
-"""A server with two shapes of Whisper, and transformers with the same checkpoints. All tests of speech share them."""
+"""Fixtures for all speech tests: a server with two small Whisper models, and transformers with the same checkpoints."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.parity.speech import SHAPES, write, write_tokenizer
 def oracles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Oracle]:
     root, found = tmp_path_factory.mktemp("speech"), {}
     for shape in SHAPES:
-        # The second checkpoint names heads that its decoder lacks, as distil-whisper does, so the default heads are
-        # used.
+        # Like distil-whisper, the second checkpoint names alignment heads that its decoder lacks. The default heads
+        # are then used.
         heads = [[1, 2], [0, 3]] if shape == "whisper" else [[9, 0]]
         model = write(root / shape, shape, alignment_heads=heads)
         model.generation_config.alignment_heads = heads if shape == "whisper" else [[0, 0], [0, 1]]

@@ -1,4 +1,4 @@
-"""transformers as the reference for recordings."""
+"""Transcribe recordings with transformers, as the reference for the server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.parity.speech import FIRST_TIME
 
 
 class Oracle:
-    """transformers with the same checkpoint and its own tokenizer."""
+    """A Whisper model of transformers, with the checkpoint of the server and transformers' tokenizer."""
 
     def __init__(self, directory: Path, model) -> None:
         self.directory = directory

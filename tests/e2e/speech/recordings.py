@@ -1,4 +1,4 @@
-"""Recordings, and the requests that send them."""
+"""Artificial recordings, and functions that send them to a server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONG = {seed: recording(2.9 + 0.77 * seed, seed=seed) for seed in range(4)}
 
 
 PLAIN = {"temperature_increment_on_fallback": "0", "no_speech_threshold": "1"}
-"""Fields that accept every window after its first decoding, as transformers does by default."""
+"""Fields with which the server accepts every window after one decoding, as transformers does by default."""
 
 
 def send(server: RunningServer, samples: np.ndarray | bytes, route: str = ROUTE, **fields) -> httpx.Response:

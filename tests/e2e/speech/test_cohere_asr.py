@@ -23,7 +23,7 @@ from tests.parity.speech import recording
 every_shape = pytest.mark.parametrize("shape", SHAPES)
 SHORT, LONG = recording(3.3, seed=1), recording(47.0, seed=2)
 MAX_NEW_TOKENS = 72 - len(prompt("en"))
-"""The context without the prompt."""
+"""Context length (72 tokens) without the prompt."""
 
 
 class Oracle:

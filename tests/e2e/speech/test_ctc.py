@@ -41,7 +41,7 @@ class Oracle:
             return self.model(inputs).logits[0].log_softmax(-1)
 
     def words(self, samples: np.ndarray) -> tuple[str, list[tuple[str, float, float]]]:
-        """The text, and each word with its times in seconds."""
+        """The text, and each word with its start and end in seconds."""
         found = self.tokenizer.decode(self.labels(samples).argmax(-1), output_word_offsets=True)
         ratio = self.model.config.inputs_to_logits_ratio / 16_000
         words = [
@@ -69,7 +69,7 @@ def server(oracles, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runnin
 
 
 def plain(text: str) -> str:
-    """transformers writes a space for each of several delimiters around blanks and at the ends."""
+    """Collapse spaces. transformers writes several spaces if several delimiters follow each other."""
     return " ".join(text.split())
 
 
@@ -100,7 +100,7 @@ def test_json_text_and_subtitles(server, oracles, shape: str) -> None:
 
 
 def test_a_long_recording_is_cut_at_pauses(server, oracles) -> None:
-    """Each window is that of transformers alone, and a streamed answer is the same text."""
+    """Each window has the same words as in transformers. A streamed answer has the same text."""
     frames = loudness_frames(LONG)
     spans = cut_at_silences(frames, len(frames), 3000)
     assert len(spans) == 2 and 1500 <= spans[0][1] <= 3000

@@ -1,4 +1,4 @@
-"""`POST /v1/audio/transcriptions/live` over a socket: the answer while the body is sent, turns, texts, refusals."""
+"""`POST /v1/audio/transcriptions/live` answers while the body is sent: turns, texts and refusals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ QUERY = {"model": "whisper", "language": "de", "interval_ms": "400"}
 
 
 class Live:
-    """One request whose body is sent in chunks, while its answer is read."""
+    """A request whose body is sent in chunks while its answer is read."""
 
     def __init__(self, server: RunningServer, query: dict[str, str], headers: dict[str, str]) -> None:
         address = httpx.URL(server.url)
@@ -42,7 +42,7 @@ class Live:
         self._file = self._socket.makefile("rb")
 
     def send(self, audio: bytes, piece: int = 3_201) -> None:
-        """Send audio in chunks that end inside of samples."""
+        """Send audio in chunks of `piece` bytes. An odd number cuts samples of two bytes."""
         for at in range(0, len(audio), piece):
             data = audio[at : at + piece]
             self._socket.sendall(b"%x\r\n%b\r\n" % (len(data), data))
@@ -51,13 +51,13 @@ class Live:
         self._socket.sendall(b"0\r\n\r\n")
 
     def head(self) -> tuple[int, dict[str, str]]:
-        """Status and headers of the answer."""
+        """Read the status and the headers of the answer."""
         status = int(self._file.readline().split()[1])
         lines = iter(lambda: self._file.readline().decode().strip(), "")
         return status, {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """The events of the answer, up to its end."""
+        """Yield the events of the answer, up to its end."""
         while size := int(self._file.readline() or b"0", 16):
             data = self._file.read(size)
             self._file.readline()
@@ -66,7 +66,7 @@ class Live:
                     yield json.loads(line[6:])
 
     def until(self, kind: str) -> list[dict[str, Any]]:
-        """All events up to the first one of a kind."""
+        """Read events up to the first one whose type is `kind`. Returns them."""
         found = []
         for event in self.events():
             found.append(event)
@@ -93,7 +93,7 @@ def text_of(events: list[dict[str, Any]]) -> str:
 
 
 def data_of(answer: httpx.Response) -> list[dict[str, Any]]:
-    """The events of a whole answer, without comments."""
+    """The data of all events in a complete answer, without comments."""
     return [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
 
 
@@ -128,7 +128,7 @@ def test_a_turn_without_partial_text_is_that_of_the_recording(server) -> None:
 
 
 def test_a_file_with_a_length_and_two_channels(server) -> None:
-    """A client may send a whole WAV file, as an ordinary body. What follows the audio in the file is left out."""
+    """A body may be a complete WAV file with two channels. Chunks of the file after the audio are ignored."""
     data = np.repeat(TURNS, 2).tobytes()
     form = struct.pack("<HHIIHH", 1, 2, RATE, 4 * RATE, 4, 16)
     file = b"RIFF\0\0\0\0WAVEfmt " + struct.pack("<I", 16) + form + b"data" + struct.pack("<I", len(data)) + data
@@ -219,7 +219,7 @@ def test_foreign_pages_are_refused(server) -> None:
 
 
 def test_an_hour_of_audio_is_not_counted_as_a_body_in_memory(server) -> None:
-    """Audio that was decoded is dropped: 40 MB of silence pass a server whose largest audio file is 1 MiB."""
+    """Audio is dropped once it is decoded, so a body of 40 MB is accepted although a file may have at most 1 MiB."""
     answer = httpx.post(server.url + PATH, params=QUERY | {"rate": "48000"}, content=iter([bytes(1 << 20)] * 40))
     assert '"seconds":437' in answer.text
 

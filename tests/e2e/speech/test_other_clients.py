@@ -16,7 +16,7 @@ from tests.e2e.speech.recordings import LONG, every_shape, send, transcript
 
 RECORDING = wav(LONG[0], bits=32, is_float=True)
 ONE_ATTEMPT = {"temperature_increment_on_fallback": "0", "no_speech_threshold": ""}
-"""Our own route with one decoding of each window, and the published threshold of silence."""
+"""Fields for our own route that make it like `/inference`: each window is decoded once, default silence threshold."""
 
 
 def inference(server: RunningServer, **fields) -> httpx.Response:

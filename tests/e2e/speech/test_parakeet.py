@@ -1,4 +1,4 @@
-"""Parakeet-CTC over HTTP: text and times of words follow from the labels of transformers for the same files."""
+"""Parakeet-CTC over HTTP: text and word times equal those computed from the labels that transformers predicts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ class Oracle:
         return " ".join(self.tokenizer.decode(self.labels(samples), skip_special_tokens=True).split())
 
     def word_times(self, samples: np.ndarray) -> list[tuple[float, float]]:
-        """Start and end of each word with text: a subword that starts with `▁` begins a word."""
+        """Start and end in seconds of each word.
+
+        A token that starts with `▁` begins a word; empty words are left out.
+        """
         found: list[tuple[str, float, float]] = []
         place = 0
         for label, repeated in groupby(self.labels(samples)):

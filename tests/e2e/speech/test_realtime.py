@@ -1,4 +1,4 @@
-"""`WS /v1/realtime` over a real socket: turns, events, texts, refusals, keys, origins, drain."""
+"""`WS /v1/realtime` over a real connection: turns, events, texts, refusals, API keys, origins, and shutdown."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def append(live: ClientConnection, audio: bytes, piece: int = 9_600) -> None:
 
 
 def until(live: ClientConnection, kind: str) -> list[dict[str, Any]]:
-    """All events up to the first one of a kind."""
+    """Read events up to the first one whose type is `kind`. Returns them."""
     events = []
     while not events or events[-1]["type"] != kind:
         events.append(json.loads(live.recv(timeout=HANG_SECONDS)))

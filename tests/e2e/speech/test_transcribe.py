@@ -14,7 +14,7 @@ from tests.parity.speech import END, START_OF_PREVIOUS, recording
 
 
 class WordAdapter:
-    """The part of transformers' Whisper tokenizer that joins words, with the tokenizer of the checkpoint."""
+    """Adapts the tokenizer of the checkpoint to transformers' function that joins tokens to words."""
 
     language, eos_token_id = None, END
 
@@ -26,7 +26,10 @@ class WordAdapter:
 
 
 def assert_same(ours: dict, theirs: list[dict], oracle: Oracle, seconds: float) -> None:
-    """Compare an answer with the segments of transformers. The server leaves out segments without words."""
+    """Assert that an answer has the segments of transformers, except segments without words.
+
+    ours: JSON answer of the server. theirs: segments of transformers. seconds: length of the recording.
+    """
     spoken = [segment for segment in theirs if oracle.words(segment["tokens"].tolist()).strip()]
     assert [segment["tokens"] for segment in ours["segments"]] == [segment["tokens"].tolist() for segment in spoken]
     for mine, other in zip(ours["segments"], spoken, strict=True):
@@ -121,7 +124,10 @@ def test_the_text_so_far_precedes_each_window_as_in_transformers(server, oracles
 
 @every_shape
 def test_windows_without_speech_are_left_out_as_in_transformers(server, oracles, shape: str) -> None:
-    """The thresholds are the medians of what the server reports, so that some windows are silent and others are not."""
+    """Windows below the thresholds of speech are left out, exactly those that transformers leaves out.
+
+    The thresholds are chosen from the server's own values, so that some windows are left out and others are not.
+    """
     fields = {"model": shape, "language": "en"}
     segments = transcript(server, LONG[3], **fields)["segments"]
     logprob = max(segment["avg_logprob"] for segment in segments) + 1e-3

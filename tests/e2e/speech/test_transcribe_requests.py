@@ -1,4 +1,4 @@
-"""Recordings over HTTP: formats, streams, refusals, limits, and clients that leave."""
+"""Recordings over HTTP: formats, streams, refusals, limits, and clients that disconnect."""
 
 from __future__ import annotations
 
@@ -82,7 +82,10 @@ def test_concurrent_requests_beside_a_text_model(server) -> None:
 
 
 def test_a_client_that_leaves_frees_its_blocks(server) -> None:
-    """The client leaves during generation. If a slow machine has generated everything by then, the test tries again."""
+    """If a client disconnects during generation, its KV blocks are freed.
+
+    If the answer is complete before the disconnection is noticed, the test tries again.
+    """
 
     def cancelled() -> float:
         return server.metric("triptych_requests_cancelled_total")
@@ -107,7 +110,7 @@ def test_a_client_that_leaves_frees_its_blocks(server) -> None:
 
 
 def documented_commands() -> list[str]:
-    """The commands of docs/requests.md and docs/speech.md that have the mark of this file."""
+    """The commands of docs/requests.md and docs/speech.md that are marked as run by this file."""
     blocks = [block for block in shell_blocks() if block.reason == "tests/e2e/speech/test_transcribe_requests.py"]
     return [command for block in blocks for command in block.commands]
 
@@ -171,7 +174,10 @@ def test_a_refusal_names_the_field(server, fields: dict, param: str) -> None:
 
 @pytest.mark.parametrize("name", ["mp3", "m4a", "webm", "ogg-opus", "flac"])
 def test_compressed_files(server, name: str) -> None:
-    """The answer is that of the decoded samples, which `tests/audio/test_decoder.py` compares with the original."""
+    """A compressed file gives the same answer as its decoded samples.
+
+    `tests/audio/test_decoder.py` compares these samples with the original.
+    """
     rate = 48_000 if name in ("webm", "ogg-opus") else 16_000
     data = encode(name, resample(LONG[0], 16_000, rate), rate)
     decoder = Decoder()
@@ -182,7 +188,7 @@ def test_compressed_files(server, name: str) -> None:
 
 
 REPETITIVE = {"compression_ratio_threshold": "0.1", "logprob_threshold": "-99"}
-"""Thresholds with which every text is too repetitive."""
+"""Fields with thresholds with which every text counts as too repetitive."""
 
 
 def test_a_rejected_window_is_decoded_again_at_a_higher_temperature(server) -> None:
@@ -196,14 +202,14 @@ def test_a_rejected_window_is_decoded_again_at_a_higher_temperature(server) -> N
     strict = transcript(server, LONG[1], **step, **tolerant | {"logprob_threshold": "0"}, **fields)
     assert strict["segments"][0]["avg_logprob"] >= plain["segments"][0]["avg_logprob"]
     assert strict == transcript(server, LONG[1], **step, **tolerant | {"logprob_threshold": "0"}, **fields)
-    # Every attempt is rejected, and the one that repeats itself least is used: a sampled one.
+    # Every attempt is rejected, and the least repetitive one is used, which is a sampled one.
     varied = transcript(server, LONG[1], **step, **REPETITIVE, **fields)
     assert {segment["temperature"] for segment in varied["segments"]} & {0.5, 1.0}
     assert varied["text"] != plain["text"]
 
 
 def events(server, samples: np.ndarray, **fields) -> tuple[list[dict], str]:
-    """The events of a stream, and its content type."""
+    """Send a recording with `stream=true`. Returns the events of the stream, and its content type."""
     files = {"file": ("a.wav", wav(samples, bits=32, is_float=True))}
     with httpx.stream(
         "POST", server.url + ROUTE, files=files, data=PLAIN | fields | {"stream": "true"}, timeout=60
@@ -242,8 +248,11 @@ def test_a_stream_has_the_text_of_the_answer(server, fields: dict, is_long: bool
     assert "".join(delta["delta"] for delta in deltas) == whole["text"]
 
 
-def test_a_minute_of_silence_has_no_text(server) -> None:
-    """The longest recording of this server is 20 s. Digital silence and faint noise are silent in both modes."""
+def test_silence_has_no_text(server) -> None:
+    """Digital silence and faint noise have no text, with and without voice activity detection.
+
+    The recording has 19 s, because this server accepts at most 20 s.
+    """
     faint = np.random.default_rng(1).normal(0, 1e-3, 19 * 16_000).astype(np.float32)
     for samples in (np.zeros_like(faint), faint):
         for mode in ({}, {"chunking_strategy": "auto"}, {"vad_filter": "true"}):
@@ -252,7 +261,10 @@ def test_a_minute_of_silence_has_no_text(server) -> None:
 
 
 def test_silence_is_left_out_and_times_are_those_of_the_recording(server) -> None:
-    """Three seconds of silence between two recordings: its times are nobody's, with words and in both modes."""
+    """With voice activity detection, a pause of four seconds is left out, but times still count it.
+
+    No segment and no word starts in the middle of the pause.
+    """
     gap = np.zeros(4 * 16_000, dtype=np.float32)
     samples = wav(np.concatenate([LONG[0], gap, LONG[1]]))
     granularities = {"timestamp_granularities[]": ["word", "segment"]}
@@ -288,7 +300,7 @@ def test_fields_of_the_openai_client(server) -> None:
 
 
 def test_text_is_the_same_each_time_by_default(server) -> None:
-    """Every window is rejected and sampled again, with the same seed."""
+    """Two requests without a seed have the same text, even if every window is rejected and sampled."""
     fields = {"model": "whisper", "language": "en", "response_format": "verbose_json"} | REPETITIVE
     files = {"file": ("a.wav", wav(LONG[1]))}
     one, other = (httpx.post(server.url + ROUTE, files=files, data=fields, timeout=60).json() for _ in range(2))
@@ -335,7 +347,7 @@ def test_invalid_bodies_are_refused_with_the_reason(server, body: dict, status: 
 
 
 def test_the_size_limit_applies_to_a_streamed_body(server) -> None:
-    """The body declares no length. The limit for JSON bodies does not apply."""
+    """A body without a declared length is refused at the limit of recordings, not at the limit of JSON bodies."""
 
     def endless() -> Iterator[bytes]:
         for _ in range(4 * MAX_BYTES >> 16):

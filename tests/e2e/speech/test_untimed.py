@@ -1,4 +1,4 @@
-"""Speech models whose decoder writes text alone, over HTTP: the text equals that of transformers for the same files."""
+"""Speech models without timestamp tokens, over HTTP: the text equals that of transformers for the same recordings."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Oracle:
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(self.directory)
 
     def generated(self, samples: np.ndarray, **settings: Any) -> list[int]:
-        """The new tokens, without the end token."""
+        """The ids of the generated tokens, without the end token. settings: arguments of `generate`."""
         read = self.features(samples, sampling_rate=16_000, return_tensors="pt").input_values[0]
         inputs = moonshine.inputs(self.model, read)
         limit = max(MIN_TOKENS, math.ceil(len(samples) / 16_000 * TOKENS_PER_SECOND))
@@ -90,7 +90,10 @@ def test_with_four_beams(server, oracles, shape: str) -> None:
 
 @every_shape
 def test_a_long_recording_is_cut_at_pauses(server, oracles, shape: str) -> None:
-    """Each window is decoded as transformers decodes it alone. A segment is a window, and deltas are windows."""
+    """A long recording is cut into windows at pauses. Each window has the text of transformers for this part.
+
+    Every window is one segment, and one delta of a stream.
+    """
     answer = transcript(server, LONG, model=shape)
     assert (answer["task"], answer["language"], answer["duration"]) == ("transcribe", "und", 47.0)
     segments = answer["segments"]

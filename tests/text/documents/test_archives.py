@@ -1,4 +1,4 @@
-"""E-books and archives that would grow too large. Both need no package."""
+"""E-books, and archives that would become too large when unpacked. These tests need no additional package."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_archives_that_grow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_stated_size_that_is_too_small() -> None:
-    """A reader stops at the stated size, so that a false one cannot get around the limits."""
+    """A file in an archive is read only up to its stated size, so a size that is too small cannot evade the limits."""
     data = bytearray(zipped(**{"a.xhtml": "0" * 100_000}))
     place = data.rindex(b"PK\x01\x02") + 24
     data[place : place + 4] = (10).to_bytes(4, "little")

@@ -1,4 +1,7 @@
-"""Office documents and catalogues, written and checked by python-docx and its relatives where they are installed."""
+"""Office documents and message catalogues.
+
+The tests write and check them with python-docx and similar packages, where these are installed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hostile documents: small files that would take hours or gigabytes are refused, and the next document is read."""
+"""Small documents that would take hours or gigabytes to read are refused, and the next document is read normally."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from server.text.documents.unit_lines import KINDS, read_text_lines, read_unit_l
 from server.text.documents.units import DocumentError, TextUnit
 
 EMPHASIS = b"*a " * 300_000
-"""Every asterisk might begin emphasis whose end is searched for in the rest: hours of processor time."""
+"""Markdown in which every asterisk may begin emphasis. To search the rest for its end each time would take hours."""
 WORD = '<w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"><w:body>{}</w:body></w:document>'
 
 
@@ -82,7 +82,7 @@ def test_a_damaged_document_is_refused_with_its_reason(
 
 
 def test_the_number_of_plural_forms_is_that_of_a_language() -> None:
-    """The header may state billions. Each form would be a text."""
+    """The header of a catalogue may state billions of plural forms, each of which would be a text to translate."""
     pytest.importorskip("translate")
     header = (
         'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=UTF-8\\n"\n"Plural-Forms: nplurals={}; plural=0;\\n"\n'
@@ -95,7 +95,7 @@ def test_the_number_of_plural_forms_is_that_of_a_language() -> None:
 
 
 def test_a_rule_of_a_table_is_found_in_a_time_that_grows_with_the_line() -> None:
-    """With the square of it, these lines would take hours."""
+    """With time quadratic in the length of the line, these lines would take hours."""
     for line in (" " * 500_000 + "x", "-|" + " " * 500_000 + "x", "-|" * 250_000 + "x", "|" * 500_000 + "x"):
         assert _TABLE_RULE.match(line) is None
     for line in ("|---|---|", "--- | :-: | --:", ":--|", " | - || - |", "-|\n", "| :- |:|"):

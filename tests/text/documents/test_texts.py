@@ -1,4 +1,4 @@
-"""Formats that are texts: lines, JSON, subtitles, Markdown and HTML. All that is no text stays as it was."""
+"""Documents in text formats: lines, JSON, subtitles, Markdown and HTML. Only their texts are translated."""
 
 from __future__ import annotations
 

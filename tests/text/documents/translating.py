@@ -1,4 +1,4 @@
-"""A translation for tests: letters become upper case, and markup stays."""
+"""A stand-in for translation: it changes letters to upper case and keeps markup."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from server.errors import InvalidRequest
 from server.operations.generating.generation_options import GenerationOptions
 from server.operations.translating.detect_language import DetectedTranslation, translate_detected
 from server.operations.translating.translate import TranslateSpec
-from server.text.markup.markup import MarkupOptions
+from server.text.markup.markup_options import MarkupOptions
 
 
 def _flag(value: object) -> object:

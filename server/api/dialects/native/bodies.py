@@ -40,7 +40,7 @@ from server.operations.ranking.rerank import RerankSpec
 from server.operations.ranking.similarity import SimilaritySpec
 from server.operations.tokenize import DetokenizeSpec, TokenizeSpec
 from server.operations.translating.translate import TranslateSpec
-from server.text.markup.markup import MarkupOptions
+from server.text.markup.markup_options import MarkupOptions
 from server.text.markup.protected import Protection
 from server.text.tokens.truncation import TruncationSide
 

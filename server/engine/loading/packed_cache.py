@@ -1,6 +1,6 @@
 """Keeps the packed weights of models in a directory, so that a later load packs nothing.
 
-Each file has the weights of one model. Its name is a digest of the `packed_key`; `server.engine.process.packed_file` is
+Each file has the weights of one model. Its name is a digest of the `packed_key`; `server.engine.loading.packed_file` is
 its format. Only files and directories that belong to this user, and that no other user may read or write, are used. A
 file is written under a temporary name, locked by its writer, and gets its final name when it is on the disk. Processes
 that write the same file do not disturb each other: the last one replaces the file. The files together have a limit in
@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from models.backends import choice
 from models.backends.tensor_memory import PRIVATE, TensorMemory
-from server.engine.process.packed_file import PackedFile, PackedFileError, PackingMemory, ReadingMemory, ReadTurn
+from server.engine.loading.packed_file import PackedFile, PackedFileError, PackingMemory, ReadingMemory, ReadTurn
 from server.ipc.wire.descriptions import EngineOptions, ModelSpec
 from server.ipc.workers.weight_memory import files_fingerprint
 from weights import errors

@@ -9,7 +9,7 @@ from models.steps.kv_cache import KVCache
 from server.engine.cache.block_manager import BlockManager
 from server.engine.cache.host_pool import HostPool
 from server.engine.device.host_blocks import HostBlocks, block_bytes
-from server.engine.stepping.engine import ModelEngine
+from server.engine.stepping.model_engine import ModelEngine
 from server.ipc.wire.descriptions import EngineOptions
 
 log = logging.getLogger("triptych.worker")

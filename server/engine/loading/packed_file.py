@@ -2,7 +2,7 @@
 
 The layout is: a header of 64 bytes; tensors, each at a multiple of 64 bytes; a `_StoredIndex` in msgpack. The header
 has the offset and the SHA-256 of the index. An incomplete file is never used: its header is written last, and the file
-gets its final name after that (`server.engine.process.packed_cache`).
+gets its final name after that (`server.engine.loading.packed_cache`).
 """
 
 from __future__ import annotations

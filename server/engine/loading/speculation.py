@@ -18,8 +18,10 @@ from server.engine.drafting.drafts import (
     NgramDrafter,
 )
 from server.engine.drafting.head_drafter import HeadDrafter
-from server.engine.process.kv_memory import PoolNeed, agent_bytes, divide_by_need, pool_blocks, pool_need
-from server.engine.process.loading import LoadedCheckpoint, LoadError, check_cache
+from server.engine.loading.kv_memory import PoolNeed, agent_bytes, divide_by_need, pool_blocks, pool_need
+from server.engine.loading.load import LoadError
+from server.engine.loading.loaded_checkpoint import LoadedCheckpoint
+from server.engine.loading.model_building import check_cache
 from server.ipc.wire.descriptions import EngineOptions, ModelSpec
 
 
