@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from server.engine.process.host import die_with_parent
+from server.system.child import die_with_parent
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

@@ -22,8 +22,8 @@ from benchmarks.http_client import send_all
 from benchmarks.memory import children, cpu_seconds, resident_bytes
 from benchmarks.precisions import DTYPES
 from benchmarks.workloads import Job
-from server.engine.process.host import die_with_parent
 from server.ipc.wire.descriptions import DeviceChoice
+from server.system.child import die_with_parent
 
 
 class Entry:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.gpu.device import Limits
 from benchmarks.gpu.row import Result, Row, Setup
-from server.engine.process.host import die_with_parent
+from server.system.child import die_with_parent
 
 ROOT = Path(__file__).resolve().parents[2]
 INTERPRETER = sys.executable

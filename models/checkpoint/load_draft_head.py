@@ -112,10 +112,9 @@ def _token_ids(offsets: Stored | None, count: int, vocab_size: int) -> Tensor | 
         return None
     if not isinstance(offsets, StoredTensor) or offsets.dtype not in (torch.int64, torch.int32):
         raise ConfigError("the tensor d2t of the head must have integers")
-    tokens = offsets.read().to(torch.int64)
-    if tuple(tokens.shape) != (count,):
-        raise ConfigError(f"the tensor d2t has shape {list(tokens.shape)}, not [{count}]")
-    tokens = tokens + torch.arange(count)
+    if tuple(offsets.shape) != (count,):
+        raise ConfigError(f"the tensor d2t has shape {list(offsets.shape)}, not [{count}]")
+    tokens = offsets.read().to(torch.int64) + torch.arange(count)
     if int(tokens.min()) < 0 or int(tokens.max()) >= vocab_size or len(torch.unique(tokens)) != count:
         raise ConfigError(f"the tensor d2t does not map the logits to different tokens below {vocab_size:,}")
     return tokens

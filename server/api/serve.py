@@ -25,7 +25,8 @@ import uvicorn
 from starlette.responses import Response
 from starlette.types import ASGIApp, Scope
 
-from server.api.connection.protocol import HEADER_SECONDS, MAX_MESSAGE_BYTES, LimitedHttpProtocol, choose_protocol
+from server.api.connection.protocol import HEADER_SECONDS, LimitedHttpProtocol, choose_protocol
+from server.api.connection.socket_protocol import MAX_MESSAGE_BYTES, LimitedSocketProtocol
 from server.api.connection.tls import read_certificates_again, tls_context
 from server.api.lifecycle import Lifecycle
 from server.errors import StartError
@@ -286,7 +287,7 @@ def _config(
     return uvicorn.Config(
         app,
         http=protocol,
-        ws="websockets-sansio" if sockets else "none",
+        ws=LimitedSocketProtocol if sockets else "none",
         ws_max_size=MAX_MESSAGE_BYTES,
         ws_per_message_deflate=False,
         lifespan=lifespan,

@@ -28,7 +28,7 @@ from server.settings.settings import Settings
 if TYPE_CHECKING:
     from server.api.telemetry.tracing import Tracing
 
-_BODY_DIVISOR = 3
+BODY_DIVISOR = 3
 """Bodies of requests in progress may take up to a third of the memory for requests."""
 
 
@@ -76,7 +76,7 @@ class State:
 
     def __post_init__(self) -> None:
         settings, memory = self.settings, self.runtime.admission.memory_bytes
-        self.door = Door(settings.max_requests, memory // _BODY_DIVISOR, settings.max_body_bytes)
+        self.door = Door(settings.max_requests, memory // BODY_DIVISOR, settings.max_body_bytes)
         self.page_check = PageCheck(settings.allowed_hosts, settings.cors_origins)
         self.responses = StoredResponses(settings.responses_memory, settings.responses_ttl_seconds)
         self.suggestions = Suggestions(settings.suggestions)

@@ -2,6 +2,8 @@
 
 If a replica is lost before its answer has begun, the request is sent once more, to another replica. If the answer has
 begun, it is cut off without a proper end, so that no client takes it for complete.
+The bodies of all requests in progress are limited as in a server without Ray. A request without a valid API key is
+forwarded without its body; the replica refuses it.
 With models on demand, a request goes to a replica that has its model (`server.ray_serve.router`).
 """
 
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,17 +25,24 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from server.api.bodies.body import receive as receive_body
 from server.api.bodies.form import is_form
 from server.api.bodies.sse import dumps
-from server.api.dialects.registry import error_shape, is_chat
+from server.api.dialects.huggingface.hub_speech import is_recording
+from server.api.dialects.native.sequence_routes import MAX_SET_BYTES
+from server.api.dialects.registry import KEYS_IN_FIELDS, error_shape, has_secret, is_chat
+from server.api.entry.door import LIVE_PATHS, SEQUENCE_SETS, Door
+from server.api.entry.middleware import sent_key, without_slash
+from server.api.state import BODY_DIVISOR
 from server.errors import ClientGone, NotReady, Overloaded, RequestError
 from server.limits.refusals import REPLICAS
 from server.log_format import start_logging
 from server.metrics import CONTENT_TYPE
+from server.operations.admission import default_memory_bytes
 from server.operations.model_names import ModelNames, pairs
 from server.ray_serve.arguments import read
 from server.ray_serve.gathered_metrics import gather
 from server.ray_serve.messages import portable_scope
 from server.ray_serve.multiplexing import MAX_INLINE_BYTES, requested_model
 from server.settings.settings import Settings
+from server.system.memory import usable_memory_bytes
 
 log = logging.getLogger("triptych.ray")
 
@@ -74,6 +84,10 @@ class Forwarder:
         self._streaming = replicas.options(stream=True)
         self._settings = settings
         self._names = ModelNames(pairs(settings.alias))
+        self._keys = settings.keys()
+        memory = settings.max_request_memory or default_memory_bytes(usable_memory_bytes())
+        # Ray Serve limits the number of requests.
+        self._door = Door(sys.maxsize, memory // BODY_DIVISOR, settings.max_body_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -84,10 +98,25 @@ class Forwarder:
             await send({"type": "websocket.close", "code": 1000})
 
     async def _handle_http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(portable_scope(scope), receive)
+        received, has_entered = 0, False
+        held: Scope = {}
+
+        async def receive_counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            self._door.receive(held, received)
+            return message
+
+        request = Request(portable_scope(scope), receive_counted)
+        held["path"] = _path(request)
         send = _without_second_request_id(request, send)
         try:
-            body = await self._read_body(request)
+            body = b""
+            if self._may_have_body(request):
+                self._door.enter(held, request.headers)
+                has_entered = True
+                body = await self._read_body(request)
             if (request.method, request.scope["path"]) == ("GET", "/metrics"):
                 await self._send_metrics(request, send)
             else:
@@ -101,18 +130,33 @@ class Forwarder:
             await self._send_error(request, send, NotReady("no replica could be started", retry_after=5))
         except RequestError as error:
             await self._send_error(request, send, error)
+        finally:
+            if has_entered:
+                self._door.leave(held)
+
+    def _may_have_body(self, request: Request) -> bool:
+        """Whether the body of a request is read: it has a valid API key, needs none, or has the key in a field."""
+        path, key = _path(request), sent_key(request.headers)
+        has_own_secret = has_secret(path) or (not key and (request.method, path) in KEYS_IN_FIELDS)
+        return not self._keys or has_own_secret or self._keys.find(key) is not None
 
     async def _read_body(self, request: Request) -> bytes:
         """Read the whole body, under the largest limits of the path. The replica applies the exact limits of the route.
 
-        Raises BodyTooLarge, BodyTimeout, or ClientGone if the client disconnects.
+        Raises BodyTooLarge, BodyTimeout, Overloaded, or ClientGone if the client disconnects.
         """
-        settings = self._settings
+        settings, path = self._settings, _path(request)
+        largest, seconds = settings.max_body_bytes, settings.body_timeout_seconds
         if is_form(request):
-            largest = max(settings.max_body_bytes, settings.max_audio_bytes)
-            return await receive_body(request, largest, settings.audio_timeout_seconds)
-        largest = settings.max_chat_body_bytes if is_chat(request.scope["path"]) else settings.max_body_bytes
-        return await receive_body(request, largest, settings.body_timeout_seconds)
+            largest = max(largest, settings.max_audio_bytes, settings.max_document_bytes)
+            seconds = max(settings.audio_timeout_seconds, settings.document_timeout_seconds)
+        elif path.startswith(SEQUENCE_SETS):
+            largest = MAX_SET_BYTES
+        elif is_chat(path):
+            largest = settings.max_chat_body_bytes
+        elif path in LIVE_PATHS or (path.startswith("/models/") and is_recording(request)):
+            largest, seconds = max(largest, settings.max_audio_bytes), settings.audio_timeout_seconds
+        return await receive_body(request, largest, seconds)
 
     async def _forward(self, request: Request, body: bytes, send: Send) -> None:
         """Send a request to a replica, and to another replica if the first is lost before its answer has begun.
@@ -183,6 +227,11 @@ class Forwarder:
         content = dumps(shape.render(error, request.headers.get("x-request-id", "")))
         response = Response(content, shape.status(error), headers, "application/json")
         await response(request.scope, request.receive, send)
+
+
+def _path(request: Request) -> str:
+    """The path of a request as the replica reads it."""
+    return without_slash(request.scope["path"])
 
 
 def _without_second_request_id(request: Request, send: Send) -> Send:

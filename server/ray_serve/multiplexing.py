@@ -15,7 +15,9 @@ import msgspec
 MAX_INLINE_BYTES = 1 << 20
 """Maximum size, in bytes, of a body that is parsed on the event loop. A longer body is parsed in a thread."""
 MAX_NAME = 200
-_FORM_MODEL = re.compile(rb'name="model"[^\r\n]*\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]{1,200})\r\n')
+_FORM_MODEL = re.compile(rb'name="model"[^\r\n]{0,100}\r\n(?:[^\r\n]{1,100}\r\n){0,4}\r\n([^\r\n]{1,200})\r\n')
+_FORM_BYTES = 1 << 15
+"""Bytes at the beginning and at the end of a form in which its fields are searched for. A file is between them."""
 _HUB_PATH = re.compile(r"/models/([^/]+)")
 
 
@@ -55,7 +57,7 @@ def requested_model(path: str, body: bytes) -> str:
     if (found := _HUB_PATH.match(path)) is not None and not path.startswith(("/models/load", "/models/unload")):
         return unquote(found[1])[:MAX_NAME]
     if body[:2] == b"--":
-        form = _FORM_MODEL.search(body)
+        form = _FORM_MODEL.search(body[:_FORM_BYTES]) or _FORM_MODEL.search(body[-_FORM_BYTES:])
         return form[1].decode(errors="replace") if form is not None else ""
     try:
         named = msgspec.json.decode(body, type=_Named)

@@ -2,15 +2,17 @@
 
 Bytes may follow the line of a request or a reply. The line states their number.
 
-A reply that takes too long is the fault of the request, and the process is killed. The exception is a process that got
-no processor time (SIGSTOP, an overloaded machine): this raises TimeoutError, and callers answer that the server is not
-ready.
+A reply that takes too long is the fault of the request, and the process is killed. Two cases are not the fault of the
+request: a process that got no processor time (SIGSTOP, an overloaded machine), and one that something else has killed
+(Linux, for lack of memory). They raise TimeoutError, and callers answer that the server is not ready.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -19,7 +21,9 @@ from pathlib import Path
 
 from server.system.cores import give_way
 
+_LAUNCHER = Path(__file__).with_name("child.py")
 _START_SECONDS = 30.0
+_END_SECONDS = 1.0
 _LEAST_SHARE = 0.1
 """A process that missed the time limit counts as kept from working if it used less than this share of the limit as
 processor time.
@@ -57,7 +61,7 @@ class LineProcess:
         """Send a line and return the reply. If there is no reply in time, the process is killed, and b"" returned.
 
         line: the request, with a line break at its end. seconds: time limit.
-        Raises TimeoutError if the process does not start, after `kill`, and if the process got no processor time.
+        Raises TimeoutError if the process does not start, after `kill`, and for a fault that is not the request's.
         """
         if self._process is None or self._process.poll() is not None:
             self._start()
@@ -69,7 +73,7 @@ class LineProcess:
         request: the line and the bytes. seconds: time limit.
         size_of: returns the number of bytes that follow a reply, from its line.
         If the whole reply does not come in time, the process is killed, and two empty values are returned.
-        Raises TimeoutError if the process does not start, after `kill`, and if the process got no processor time.
+        Raises TimeoutError if the process does not start, after `kill`, and for a fault that is not the request's.
         """
         if self._process is None or self._process.poll() is not None:
             self._start()
@@ -97,7 +101,7 @@ class LineProcess:
                 raise TimeoutError("was stopped")
             # -P and a path instead of -m: the working directory must not shadow modules.
             self._process = subprocess.Popen(
-                [sys.executable, "-P", str(self._file), *self._arguments],
+                [sys.executable, "-P", str(_LAUNCHER), str(self._file), *self._arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -114,9 +118,10 @@ class LineProcess:
         process = self._process
         assert process is not None and process.stdin is not None and process.stdout is not None
         worked_before = _processor_seconds(process.pid)
-        was_idle = threading.Event()
+        was_idle, was_late = threading.Event(), threading.Event()
 
         def end() -> None:
+            was_late.set()
             worked = _processor_seconds(process.pid) - worked_before
             if seconds >= _LEAST_SECONDS and worked < _LEAST_SHARE * seconds:
                 was_idle.set()
@@ -135,11 +140,21 @@ class LineProcess:
         finally:
             alarm.cancel()
         if not reply.endswith(b"\n") or len(content) < size:
+            was_killed = _ended_by_kill(process) and not was_late.is_set()
             self.stop()
+            if was_killed:
+                raise TimeoutError("was killed, and was replaced")
             if was_idle.is_set():
                 raise TimeoutError(f"did not work for {seconds:.3g} s, and was replaced")
             return b"", b""
         return reply, content
+
+
+def _ended_by_kill(process: subprocess.Popen[bytes]) -> bool:
+    """Whether a process that has closed its output was ended by SIGKILL."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return process.wait(_END_SECONDS) == -getattr(signal, "SIGKILL", 0)
+    return False
 
 
 def _processor_seconds(pid: int) -> float:

@@ -23,11 +23,24 @@ async def next_iteration() -> None:
 
     Returns at once if the current iteration has taken less than `ITERATION_SECONDS` and no other request waits.
     """
+    await _iterations().wait()
+
+
+def has_time() -> bool:
+    """Whether a further piece of work may begin now: the current iteration is short, and no other request waits.
+
+    For work that is not in a task. Otherwise use `next_iteration`.
+    """
+    return _iterations().has_time()
+
+
+def _iterations() -> _Iterations:
+    """The iterations of the running event loop."""
     loop = asyncio.get_running_loop()
-    iterations = _by_loop.get(loop)
-    if iterations is None:
-        iterations = _by_loop[loop] = _Iterations(loop)
-    await iterations.wait()
+    found = _by_loop.get(loop)
+    if found is None:
+        found = _by_loop[loop] = _Iterations(loop)
+    return found
 
 
 class _Iterations:
@@ -43,8 +56,11 @@ class _Iterations:
         A request that is woken when the iteration is already long keeps its place and waits again.
         """
 
+    def has_time(self) -> bool:
+        return not self._waiting and not self._is_long()
+
     async def wait(self) -> None:
-        if not self._waiting and not self._is_long():
+        if self.has_time():
             return
         ticket = object()
         try:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from server.engine.process.host import end_before_the_server
+from server.system.child import end_before_the_server
 
 SCRIPT = """
 import ctypes

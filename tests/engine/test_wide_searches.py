@@ -42,6 +42,8 @@ def test_two_passes_find_what_one_finds(pairs, monkeypatch, name, more, first):
     pair, settings = pairs(name), {"num_beams": 48, "max_new_tokens": 9, **more}
     passes = []
     widen = wide_searches._rows_with_more
+    # Searches that only limit their answers to sequences take another way (`test_sequence_candidates`).
+    monkeypatch.setattr("server.engine.choosing.candidates.allowed_candidates", lambda *arguments: None)
     monkeypatch.setattr(wide_searches, "MIN_WIDE", 1 << 30)
     expected = answers(pair, settings)
     monkeypatch.setattr(wide_searches, "MIN_WIDE", 64)

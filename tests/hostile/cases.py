@@ -10,7 +10,9 @@ import numpy as np
 
 from tests.hostile import gguf_cases
 from tests.hostile.base import config, generation, tokenizer, write_json
+from tests.hostile.head_cases import HEADS
 from tests.hostile.pieces import pieces
+from tests.hostile.rounded_cases import ROUNDED
 from tests.hostile.text_cases import TEXTS
 from tests.hostile.weight_cases import ESCAPES, LONG, WEIGHTS, Case, text_file
 
@@ -274,6 +276,8 @@ CASES: dict[str, Mapping[str, Case]] = {
     "config.json": CONFIGS,
     "generation_config.json": GENERATIONS,
     "weights": WEIGHTS,
+    "rounded weights": ROUNDED,
+    "draft heads": HEADS,
     "adapters": ADAPTERS,
     "tokenizers": TOKENIZERS,
     "other texts": TEXTS,
@@ -281,8 +285,8 @@ CASES: dict[str, Mapping[str, Case]] = {
 }
 
 
-def write_case(case: Case, directory: Path) -> tuple[Path, Path | None]:
-    """Apply a case to the checkpoint in a directory. Returns the path of the checkpoint, and of its adapter or None."""
+def write_case(case: Case, directory: Path) -> tuple[Path, Path | None, Path | None]:
+    """Apply a case to a checkpoint. Returns the paths of the checkpoint, its adapter and its draft head, or None."""
     changed = case(directory)
-    adapter = directory / "adapter"
-    return changed or directory, adapter if adapter.is_dir() else None
+    adapter, head = directory / "adapter", directory / "head"
+    return changed or directory, adapter if adapter.is_dir() else None, head if head.is_dir() else None

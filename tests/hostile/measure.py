@@ -10,7 +10,7 @@ import torch
 
 from server.engine.loading.load import LoadError, load
 from server.errors import CheckpointError
-from server.ipc.wire.descriptions import ModelSpec
+from server.ipc.wire.descriptions import ModelSpec, Speculation
 from server.model_sources import resolved
 from server.text import checkpoint_text
 
@@ -30,8 +30,8 @@ class Refusal:
     mib: float
 
 
-def read(directory: Path, adapter: Path | None = None) -> str:
-    """Read the tokenizer and templates of a checkpoint, then its model. Returns the first error, or an empty text.
+def read(directory: Path, adapter: Path | None = None, head: Path | None = None) -> str:
+    """Read the text parts of a checkpoint, then its model. Returns the error of its refusal, or an empty text.
 
     In a server, two processes read these two parts. Only their documented errors are caught.
     """
@@ -40,23 +40,27 @@ def read(directory: Path, adapter: Path | None = None) -> str:
         resolved(str(directory))
         if adapter is not None:
             resolved(str(adapter), ("adapter_model.safetensors",))
+        if head is not None:
+            resolved(str(head))
         checkpoint_text.load("llm", directory)
     except CheckpointError as error:
         failures.append(str(error))
     adapters = {} if adapter is None else {"tuned": str(adapter)}
+    speculation = None if head is None else Speculation(eagle_directory=str(head))
+    spec = ModelSpec("llm", str(directory), "auto", speculation=speculation, adapters=adapters)
     try:
-        load(ModelSpec("llm", str(directory), "auto", adapters=adapters), torch.device("cpu"), lambda done, of: None)
+        load(spec, torch.device("cpu"), lambda done, of: None)
     except LoadError as error:
         failures.append(str(error))
     return failures[0] if failures else ""
 
 
-def measured(directory: Path, adapter: Path | None = None) -> Refusal:
+def measured(directory: Path, adapter: Path | None = None, head: Path | None = None) -> Refusal:
     """Read a checkpoint, and measure the time and the memory."""
     before = _memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the peak
     started = time.process_time()
-    message = read(directory, adapter)
+    message = read(directory, adapter, head)
     return Refusal(message, time.process_time() - started, (_memory("VmHWM") - before) / 1024)
 
 

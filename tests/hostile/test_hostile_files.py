@@ -13,10 +13,11 @@ from safetensors import safe_open
 from server.engine.loading import planning_limit
 from server.engine.loading.load import LoadError, unexpected
 from server.errors import MAX_MESSAGE
-from tests.hostile import gguf_cases
+from tests.hostile import gguf_cases, head_cases, rounded_cases
 from tests.hostile.base import write_checkpoint
 from tests.hostile.cases import CASES, SLOW, write_case
 from tests.hostile.measure import read
+from tests.hostile.weight_cases import Case
 
 ALL = {name: case for cases in CASES.values() for name, case in cases.items()}
 BACKTRACKING = tuple(name for name in ALL if "backtrack" in name)
@@ -39,6 +40,12 @@ def test_the_checkpoints_load_without_their_damage(tmp_path: Path) -> None:
     write_checkpoint(tmp_path)
     assert read(tmp_path) == ""
     assert read(gguf_cases.case()(tmp_path)) == ""
+
+
+@pytest.mark.parametrize("case", [head_cases.head(), *rounded_cases.VALID])
+def test_heads_and_rounded_weights_load_without_their_damage(case: Case, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path)
+    assert read(*write_case(case, tmp_path)) == ""
 
 
 @pytest.mark.parametrize("name", BACKTRACKING)

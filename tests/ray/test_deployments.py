@@ -26,6 +26,7 @@ from server.operations.on_demand.declared import DeclaredModel
 from server.ray_serve import build, ingress, replica, router
 from server.ray_serve.arguments import read
 from server.ray_serve.ingress import Forwarder, ReplicaLost
+from tests.waiting import HANG_SECONDS
 
 START = {"type": "http.response.start", "status": 200, "headers": [(b"x-request-id", b"mine"), (b"a", b"b")]}
 END = {"type": "http.response.body", "body": b"done", "more_body": False}
@@ -138,6 +139,90 @@ async def test_a_large_body_is_refused_before_any_replica_sees_it() -> None:
     handle = FakeHandle()
     assert (await post(handle, max_body_bytes=3)).status_code == 413
     assert handle.requests == []
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "method"),
+    [
+        ("/translate_file", "multipart/form-data; boundary=x", "POST"),
+        ("/v1/audio/transcriptions", "multipart/form-data; boundary=x", "POST"),
+        ("/models/speech", "audio/wav", "POST"),
+        ("/allowed_sequences/titles", "application/x-ndjson", "PUT"),
+        ("/v1/chat/completions", "application/json", "POST"),
+    ],
+)
+async def test_bodies_have_the_limits_of_their_routes(path: str, kind: str, method: str) -> None:
+    """Recordings, documents, conversations and sets of sequences are larger than other bodies."""
+    handle = FakeHandle(answering([START, END]))
+    transport = httpx.ASGITransport(Forwarder(handle, read({})))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        body = b"--x\r\n" + bytes(20 << 20)
+        response = await client.request(method, path, content=body, headers={"content-type": kind})
+        refused = await client.request(method, "/generate", content=body, headers={"content-type": "application/json"})
+    assert response.status_code == 200 and handle.requests[0][1] == body
+    assert refused.status_code == 413 and len(handle.requests) == 1
+
+
+@pytest.mark.parametrize(("announced", "count"), [(True, 4), (False, 2)])
+async def test_the_bodies_in_memory_are_limited(announced: bool, count: int) -> None:
+    """As many bodies as fit into a third of `max_request_memory`. One of unknown length counts as the largest."""
+    going, arrived = asyncio.Event(), 0
+    handle = FakeHandle(*[answering([START, END])] * 9)
+    app = Forwarder(handle, read({"max_request_memory": "12M"}))
+
+    async def body() -> AsyncIterator[bytes]:
+        nonlocal arrived
+        yield bytes((1 << 20) - 1)
+        arrived += 1
+        await going.wait()
+        yield b"x"
+
+    async def send() -> httpx.Response:
+        headers = {"content-length": str(1 << 20)} if announced else {}
+        return await client.post("/generate", content=body(), headers=headers)
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+        first = [asyncio.create_task(send()) for _ in range(count)]
+        async with asyncio.timeout(HANG_SECONDS):
+            while arrived < count:
+                await asyncio.sleep(0)
+        refused = await send()
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "overloaded")
+        assert "max-request-memory" in refused.text
+        going.set()
+        assert [(await request).status_code for request in first] == [200] * count
+        assert (await send()).status_code == 200, "the memory is free again"
+    assert app._door.body_bytes == app._door.requests == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "is_read"),
+    [
+        ("/generate", {}, False),
+        ("/generate", {"authorization": "Bearer wrong"}, False),
+        ("/generate", {"authorization": "Bearer the-key"}, True),
+        ("/generate", {"x-api-key": "the-key"}, True),
+        ("/translate", {}, True),  # LibreTranslate has the key in the body
+        ("/translate/", {}, True),
+        ("/translate", {"authorization": "Bearer wrong"}, False),
+    ],
+)
+async def test_a_body_without_a_key_is_not_read(path: str, headers: dict[str, str], is_read: bool) -> None:
+    """The replica refuses the request, without its body, in the format of the dialect."""
+    handle = FakeHandle(answering([START, END]))
+    chunks = 0
+
+    async def body() -> AsyncIterator[bytes]:
+        nonlocal chunks
+        for _ in range(3):
+            chunks += 1
+            yield b"part"
+
+    transport = httpx.ASGITransport(Forwarder(handle, read({"api_keys": "the-key"})))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        await client.post(path, content=body(), headers=headers)
+    ((_, sent),) = handle.requests
+    assert sent == (b"part" * 3 if is_read else b"") and chunks == 3 * is_read
 
 
 async def test_a_cancelled_request_cancels_the_call_of_the_replica() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -65,6 +66,7 @@ FORM = (
         ("/models/my%20llm/load", b"{}", "my llm"),
         ("/models/load", b'{"model": "llm"}', "llm"),
         ("/v1/audio/transcriptions", FORM, "speech"),
+        ("/v1/audio/transcriptions", FORM.replace(b"RIFF", bytes(1 << 20)), "speech"),
         ("/v1/audio/transcriptions", b"--x\r\n", ""),
         ("/generate", b'{"prompt": "x"}', ""),
         ("/generate", b'{"model": ["llm"]}', ""),
@@ -79,6 +81,15 @@ FORM = (
 )
 def test_the_name_of_the_model_is_found(path: str, body: bytes, model: str) -> None:
     assert requested_model(path, body) == model
+
+
+@pytest.mark.parametrize("part", [b'name="model"', b'name="model"\r\n', b'name="model"\r\nx\r\n', b"\r\n"])
+def test_a_form_is_searched_in_bounded_time(part: bytes) -> None:
+    """The expression holds Python's global lock. It went through the rest of the form from each place."""
+    body = b"--x\r\n" + part * ((24 << 20) // len(part))
+    began = time.thread_time()
+    assert requested_model("/v1/audio/transcriptions", body) == ""
+    assert time.thread_time() - began < 0.05
 
 
 class ModelContext(Context):

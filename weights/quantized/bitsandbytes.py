@@ -25,6 +25,8 @@ from weights.stored import Stored, StoredTensor
 _STATE = "quant_state.bitsandbytes__"
 _STATES = (f"{_STATE}nf4", f"{_STATE}fp4")
 _MAX_STATE_BYTES = 1 << 16
+_MAX_BLOCK = 1 << 20
+_MAX_OFFSET = 1e30
 _FORMAT = "weight_format"
 _LARGEST = 127
 
@@ -103,16 +105,16 @@ def _state(parts: Parts) -> dict[str, Any]:
         raise ValueError(f"{ending} has {size} bytes, more than {_MAX_STATE_BYTES}")
     try:
         state = json.loads(bytes(parts.read(ending).tolist()))
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError(f"{ending} is not JSON") from None
     if not isinstance(state, dict) or not _are_sizes(state.get("shape"), 2):
         raise ValueError(f"{ending} has no shape of a matrix")
     names = ["blocksize", *(["nested_blocksize"] if "nested_absmax" in parts else [])]
     for name in names:
-        if not _are_sizes([state.get(name)], 1):
+        if not _are_sizes([state.get(name)], 1) or state[name] > _MAX_BLOCK:
             raise ValueError(f"{ending} has no valid {name!r}")
     offset = state.get("nested_offset", 0.0)
-    if isinstance(offset, bool) or not isinstance(offset, int | float) or not math.isfinite(offset):
+    if isinstance(offset, bool) or not isinstance(offset, int | float) or not -_MAX_OFFSET < offset < _MAX_OFFSET:
         raise ValueError(f"{ending} has no valid 'nested_offset'")
     return {**state, "nested_offset": offset}
 

@@ -165,7 +165,7 @@ def _scheme(group: QuantizationSettings) -> _Scheme | None:
     for target in targets:
         try:
             re.compile(target)
-        except re.error:
+        except (re.error, RecursionError, OverflowError):
             group.refuse("targets", "has a name that is no regular expression")
     inputs = group.part("input_activations")
     return _Scheme(

@@ -42,14 +42,15 @@ class QuantizationSettings:
         return value
 
     def pair(self, name: str, absent: tuple[int, int] | None = None) -> tuple[int, int] | None:
-        """A setting of two positive integers. None if it is null, `absent` if the file does not have it."""
+        """A setting of two positive integers, up to 1,048,576. None if it is null, `absent` if the file lacks it."""
         if name not in self._values:
             return absent
         value = self._values[name]
         if value is None:
             return None
-        if not isinstance(value, list) or [type(number) for number in value] != [int, int] or min(value) < 1:
-            self.refuse(name, f"must be two positive integers, not {_short(value)}")
+        are_integers = isinstance(value, list) and [type(number) for number in value] == [int, int]
+        if not are_integers or not 1 <= min(value) <= max(value) <= _MAX_GROUP:
+            self.refuse(name, f"must be two positive integers up to {_MAX_GROUP:,}, not {_short(value)}")
         return value[0], value[1]
 
     def part(self, name: str) -> QuantizationSettings | None:

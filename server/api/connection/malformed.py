@@ -11,7 +11,7 @@ import uuid
 from http import HTTPStatus
 
 from server.api.bodies.sse import dumps
-from server.errors import HeadersTooLarge, MalformedHttp
+from server.errors import RequestError
 
 log = logging.getLogger("triptych.http")
 
@@ -42,7 +42,7 @@ class _Log:
 _log = _Log()
 
 
-def refusal(error: MalformedHttp | HeadersTooLarge, client: tuple[str, int] | None) -> bytes:
+def refusal(error: RequestError, client: tuple[str, int] | None) -> bytes:
     """Log the error, and return the bytes of a complete HTTP response with `connection: close`.
 
     client: address and port, of which the address is logged.

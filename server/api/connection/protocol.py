@@ -25,29 +25,40 @@ from uvicorn.server import ServerState
 from server.api.bodies.sse import DIRECT_CONNECTION
 from server.api.connection.lingering import LingeringTransport
 from server.api.connection.malformed import refusal
+from server.api.connection.portions import HeldFlow, Portions
 from server.api.connection.upgrades import head_without_upgrade, is_handshake
 from server.api.entry.door import OVER_CONNECTION_LIMIT
-from server.errors import HeadersTooLarge, MalformedHttp
+from server.errors import HeadersTooLarge, MalformedHttp, NotReady, RequestError
 
 log = logging.getLogger("triptych.protocol")
 
 HEADER_SECONDS = 10.0
 MAX_HEADER_BYTES = 64 << 10
+MAX_HEADERS = 1000
+"""Most headers of a request. Each check that looks for one header reads all of them."""
+MAX_PIPELINED = 64
+"""Most requests that wait on a connection for the answer to an earlier one. The connection ends after their answers.
+
+RFC 9112, section 9.3.2: a client sends the requests without an answer again."""
+PORTION_BYTES = 16 << 10
+"""Received bytes that are parsed at once. They hold the body of most requests, and take 1.5 ms at most."""
 SELF_TEST_SECONDS = 10.0
 
 SOCKET_PATHS = frozenset({b"/v1/realtime"})
 """Paths that take WebSocket connections. Requests to other paths are handled as if they had no header `Upgrade`."""
-MAX_MESSAGE_BYTES = 4 << 20
-"""Largest message of a WebSocket connection: over a minute of audio in base64."""
-
+_MALFORMED = MalformedHttp("the bytes are no valid HTTP request")
 _PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 
+class _PipelineFull(Exception):
+    """More than `MAX_PIPELINED` requests wait on the connection. Ends the parsing."""
+
+
 class LimitedHttpProtocol(HttpToolsProtocol):
-    """HTTP/1.1 protocol that limits connections, and the time and size of request line and headers.
+    """HTTP/1.1 protocol that limits connections, waiting requests, and the time and size of request line and headers.
 
     Headers must arrive within `HEADER_SECONDS`, also on a new connection that sends nothing, and within
-    `MAX_HEADER_BYTES`; otherwise the connection is closed.
+    `MAX_HEADER_BYTES` and `MAX_HEADERS`; otherwise the connection is closed.
 
     max_connections: maximum number of open connections. Requests on a connection above it are marked in the scope, and
         the middleware refuses them. The connection is closed after that answer.
@@ -75,24 +86,32 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._is_parsing = False
         self._ignores_upgrade = False
         self._unstarted: tuple[RequestResponseCycle, Any] | None = None
+        self._portions: Portions
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)  # type: ignore[arg-type]
         self._is_over_limit = len(self.connections) > self.max_connections
         if self._is_over_limit:
             self.transport = LingeringTransport(self.transport)  # type: ignore[assignment]
+        self.flow = flow = HeldFlow(self.transport)
+        self._portions = Portions(PORTION_BYTES, self._receive, flow, lambda: True, self.transport.abort)
         self._start_header_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_header_timer()
+        self._portions.end()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._portions.add(data)
+
+    def _receive(self, data: memoryview) -> None:
+        """Parse a portion of the received bytes, and start the request that it completes or begins."""
         if self._in_headers:
             self._header_bytes += len(data)
         self._is_parsing = True
         self._unset_keepalive_if_required()
-        self._feed(memoryview(data))
+        self._feed(data)
         self._is_parsing = False
         if self._unstarted is not None:
             (cycle, app), self._unstarted = self._unstarted, None
@@ -112,11 +131,12 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             data = waiting.pop()
             try:
                 self.parser.feed_data(data)
-            except httptools.HttpParserError:
-                self._refuse(MalformedHttp("the bytes are no valid HTTP request"))
+            except httptools.HttpParserError as error:
+                self._end_parsing(error.__context__)
                 return
             except httptools.HttpParserUpgrade as upgrade:
                 if not self._ignores_upgrade:
+                    self._portions.end()
                     self.handle_websocket_upgrade()
                     return
                 self._ignores_upgrade = False
@@ -125,8 +145,18 @@ class LimitedHttpProtocol(HttpToolsProtocol):
                 self.parser = httptools.HttpRequestParser(self)
                 self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
 
-    def _refuse(self, error: MalformedHttp | HeadersTooLarge) -> None:
-        """Answer bytes that are no HTTP request, and close the connection.
+    def _end_parsing(self, cause: BaseException | None) -> None:
+        """Refuse bytes that were not parsed to their end. cause: exception of a method that the parser called."""
+        if isinstance(cause, _PipelineFull):
+            self.pipeline[0][0].keep_alive = False  # the newest one
+            self._portions.end()
+        elif isinstance(cause, MemoryError):
+            self._refuse(NotReady("the server has no memory left for this request", retry_after=2))
+        else:
+            self._refuse(cause if isinstance(cause, HeadersTooLarge) else _MALFORMED)
+
+    def _refuse(self, error: RequestError) -> None:
+        """Answer a request that cannot be parsed, and close the connection.
 
         If an earlier request is in progress on the connection, its answer is cut off and the error is not sent.
         """
@@ -135,8 +165,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if not is_answering and not self.pipeline:
             self.transport.write(refusal(error, self.client))
         self.transport.close()
+        self._portions.end()
 
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise _PipelineFull
         super().on_message_begin()
         if self._header_timer is None:
             self._start_header_timer()
@@ -144,6 +177,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         # Trailers (RFC 9110, section 6.5.1) would be read as headers that a proxy has seen and checked.
         if self._in_headers:
+            if len(self.headers) == MAX_HEADERS:
+                raise HeadersTooLarge(f"the request has more than {MAX_HEADERS:,} headers")
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from models.backends.choice import backend
 from models.backends.logits import LogitsTopK
 from server.engine.choosing.logits_processors import ProcessorRow, process, runs_of, takes_log_probs
+from server.engine.choosing.sequence_candidates import allowed_candidates
 from server.engine.device.device_copies import to_device
 from server.engine.device.output_rows import replaced, rows_at
 from server.engine.device.wide_searches import are_wide, widened
@@ -48,6 +49,9 @@ def find_candidates(
             return top_k.rows(rows).log_probs_of(best.values), best.ids
 
         return widened(*found, groups, best_raw) if is_wide else found
+    allowed = None if further is not None else allowed_candidates(logits, top_k, groups)
+    if allowed is not None:
+        return allowed
     owners = [group for group in groups for _ in group.sequences]
     processed = [index for index, group in enumerate(owners) if group.tables.change_logits]
     rows = [row for group in groups if group.tables.change_logits for row in _processor_rows(group, num_unread)]

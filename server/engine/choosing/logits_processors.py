@@ -77,7 +77,7 @@ def process(logits: Tensor, rows: Sequence[ProcessorRow]) -> None:
             others += [(index, row) for index in indices]
         token = forced_token(row)
         forced += [] if token is None else [(index, token) for index in indices]
-        bans.append((indices, _banned(row, token is not None)))
+        bans.append((indices, banned_tokens(row, token is not None)))
     _add_bias(logits, others)
     _penalise_repetition(logits, others)
     _penalise_counts(logits, others)
@@ -251,7 +251,7 @@ def _places(logits: Tensor, entries: Sequence[tuple[int, Ids, NDArray[np.float32
     return places[0], places[1], to_device(values[real], logits.device)
 
 
-def _banned(row: ProcessorRow, is_forced: bool) -> Sequence[int]:
+def banned_tokens(row: ProcessorRow, is_forced: bool) -> Sequence[int]:
     """Tokens that are banned as the next token of a row.
 
     is_forced: whether the next token is forced. Then only suppressed tokens are banned.

@@ -11,7 +11,6 @@ from collections.abc import Collection
 from pathlib import Path
 
 SPIN_COUNT = "20000"
-_PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 _LOADING_BYTES, _SERVING_BYTES = 1 << 20, 4 << 20
@@ -23,34 +22,8 @@ _LOADING_BYTES, _SERVING_BYTES = 1 << 20, 4 << 20
 _before_pinning: set[int] = set()
 """Processors of this process before `pin_to_processors`; empty if it was not pinned."""
 
-ADDED_OOM_SCORE = 300
-"""Added to the score by which the kernel chooses a process to kill. The kernel treats the worker as if it used 30% more
-of the available memory."""
-
 _KEPT_BYTES = 8 << 20
 """Free bytes that the heap keeps at its end while steps run."""
-
-
-def die_with_parent() -> None:
-    """Let Linux kill this process when its parent ends. Does nothing on other systems.
-
-    On other systems the worker ends when its socket is closed.
-    """
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def end_before_the_server(adjustment: Path = Path("/proc/self/oom_score_adj")) -> None:
-    """Let Linux kill this process rather than the HTTP process when the memory of the machine or container is used up.
-
-    A worker is replaced in seconds. The end of the HTTP process would end all connections.
-
-    adjustment: file of the kernel with a value from -1000 to 1000. A process with a higher value is killed first. The
-        worker adds to the value that the operator has set for the whole server.
-    """
-    with contextlib.suppress(OSError, ValueError):
-        adjustment.write_text(str(min(int(adjustment.read_text()) + ADDED_OOM_SCORE, 1000)))
 
 
 def leave_signals_to_parent() -> None:

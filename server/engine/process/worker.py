@@ -17,17 +17,12 @@ import os
 import socket
 import sys
 
-from server.engine.process.host import (
-    die_with_parent,
-    end_before_the_server,
-    leave_signals_to_parent,
-    let_threads_sleep,
-    pin_to_processors,
-)
+from server.engine.process.host import leave_signals_to_parent, let_threads_sleep, pin_to_processors
 from server.engine.process.loading_beats import LoadingBeats
 from server.engine.process.worker_socket import ConnectionClosed, WorkerSocket
 from server.ipc.wire.worker_messages import Configure, Shutdown
 from server.log_format import ENVIRONMENT, start_logging
+from server.system.child import die_with_parent, end_before_the_server
 from server.system.cores import interrupt_others
 
 

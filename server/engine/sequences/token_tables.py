@@ -23,12 +23,13 @@ def is_needed(params: GenerationParams) -> bool:
         or params.begin_suppress_token_ids
         or params.forced_bos_token_id is not None
         or params.forced_eos_token_id is not None
+        or params.has_sequences
         or _changes_otherwise(params)
     )
 
 
 def _changes_otherwise(params: GenerationParams) -> bool:
-    """Whether any setting besides fixed bans and forced tokens changes logits.
+    """Whether any setting besides allowed sequences, fixed bans and forced tokens changes logits.
 
     Fixed bans and forced tokens are the same for every text.
     """
@@ -42,7 +43,6 @@ def _changes_otherwise(params: GenerationParams) -> bool:
         or params.allowed_token_ids
         or params.logit_bias
         or params.sections
-        or params.has_sequences
     )
 
 
@@ -56,6 +56,7 @@ class TokenTables:
     banned: tokens that are banned whenever the next token is not forced.
     bad_phrases: entries of `bad_words_ids` with several tokens.
     only_ban: whether the settings only ban and force tokens, independently of the text.
+    only_sequences: whether they only limit the answer to sequences, and ban and force tokens independently of the text.
     source: [n], int64, source text of an encoder-decoder or prompt of a decoder; empty unless
         `encoder_no_repeat_ngram_size` is set.
     sequences: the only token sequences that are allowed as answers; None if all answers are allowed.
@@ -69,6 +70,7 @@ class TokenTables:
     banned: list[int]
     bad_phrases: list[list[int]]
     only_ban: bool
+    only_sequences: bool
     sequences: AllowedSequences | None
 
     @classmethod
@@ -81,6 +83,7 @@ class TokenTables:
         words = [word[0] for word in params.bad_words_ids if len(word) == 1]
         phrases = [word for word in params.bad_words_ids if len(word) > 1]
         arrays = stored if params.allowed_sequences is None else arrays_of(params.allowed_sequences)
+        is_simple = not (phrases or _changes_otherwise(params))
         return cls(
             biased=np.fromiter(params.logit_bias.keys(), np.int64, len(params.logit_bias)),
             biases=np.fromiter(params.logit_bias.values(), np.float32, len(params.logit_bias)),
@@ -89,6 +92,7 @@ class TokenTables:
             change_logits=is_needed(params),
             banned=[*(word for word in words if word not in params.end_token_ids), *params.suppress_token_ids],
             bad_phrases=phrases,
-            only_ban=not (phrases or _changes_otherwise(params)),
+            only_ban=is_simple and not params.has_sequences,
+            only_sequences=is_simple and params.has_sequences,
             sequences=None if arrays is None else AllowedSequences(arrays, params.end_token_ids),
         )

@@ -6,11 +6,14 @@ An archive whose members would be too large is refused before it is unpacked.
 from __future__ import annotations
 
 import io
+import lzma
 import zipfile
 import zlib
 
 from server.text.documents.units import DocumentError
 
+_DAMAGES = (zlib.error, lzma.LZMAError)
+"""Errors of the libraries that unpack members."""
 MAX_MEMBERS = 10_000
 MAX_UNPACKED_BYTES = 512 << 20
 """Limit on the unpacked size of all members together."""
@@ -66,7 +69,7 @@ class Archive:
     def _content(self, info: zipfile.ZipInfo) -> bytes:
         try:
             return self._source.read(info)
-        except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, RuntimeError, OSError, ValueError):
+        except (*_DAMAGES, zipfile.BadZipFile, NotImplementedError, EOFError, RuntimeError, OSError, ValueError):
             raise DocumentError("a part of the archive is damaged or packed in an unknown way") from None
 
     def written(self, changed: dict[str, bytes]) -> bytes:

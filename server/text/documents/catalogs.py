@@ -54,6 +54,10 @@ def read_po(data: bytes) -> Document:
         store = pofile.parsestring(data)
     except Exception:  # the package raises errors of many kinds for bad files
         raise DocumentError("the file is no catalogue of gettext") from None
+    try:
+        "".encode(store.encoding)
+    except (LookupError, UnicodeError, TypeError, ValueError):
+        raise DocumentError("the catalogue names a character set that is not known") from None
     document = PoDocument(store=store)
     for message in store.units:
         if message.isheader() or message.isobsolete() or message.istranslated() or not str(message.source).strip():

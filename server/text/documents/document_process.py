@@ -87,6 +87,8 @@ def main() -> None:
             reply, content = work(request, data, translations)
         except DocumentError as error:
             reply, content = {"refused": str(error)}, b""
+        except RecursionError:
+            reply, content = {"refused": "the document is nested too deep"}, b""
         except MemoryError:
             reply, content = {"refused": "too_much_memory"}, b""
         _set_alarm(0)

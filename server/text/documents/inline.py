@@ -11,11 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from server.text.documents.units import TextUnit
+from server.text.documents.units import DocumentError, TextUnit
 from server.text.markup.markup_options import MarkupOptions
 
 FRAGMENT = MarkupOptions("xml", non_splitting_tags=frozenset({"g", "x"}))
 """Options to parse the XML fragment of a text. Its elements do not split the text."""
+MAX_DEPTH = 100
+"""Most formatted texts inside each other."""
 _NO_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 """Characters that XML cannot contain."""
 _TOKEN = re.compile(r'<(?:g id="(\d+)"|(/)g|x id="(\d+)"/)>')
@@ -46,6 +48,7 @@ class Fragment:
     originals: list[Any] = field(default_factory=list)
     _parts: list[str] = field(default_factory=list)
     has_text: bool = False
+    _depth: int = 0
 
     def text(self, text: str) -> None:
         at = 0
@@ -60,10 +63,15 @@ class Fragment:
         self._parts.append(text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
 
     def open(self, original: Any) -> None:
+        """Begin formatted text. Raises DocumentError for formatting that is nested too deep."""
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise DocumentError(f"a text has formatting that is nested more than {MAX_DEPTH} deep")
         self._parts.append(f'<g id="{len(self.originals)}">')
         self.originals.append(original)
 
     def close(self) -> None:
+        self._depth -= 1
         self._parts.append("</g>")
 
     def atom(self, original: Any) -> None:
