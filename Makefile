@@ -22,7 +22,7 @@ WHEEL := $(VENV)/.wheel
 RARE := tests/families tests/parity tests/invariance tests/engine tests/models
 
 .DEFAULT_GOAL := help
-.PHONY: help serve objects test test-families test-kernels test-ray test-published test-wheel wheel-arm64 test-arm64 test-page test-clients test-heavy-clients test-agents test-agents-newest clients wheel check check-types check-imports check-style format reference demo page-screenshots bench bench-quick bench-gpu quality chaos chaos-dearest chaos-later soak soak-models soak-loading fuzz clean
+.PHONY: help serve objects test test-families test-kernels test-ray test-published test-wheel wheel-arm64 test-arm64 test-page test-clients test-heavy-clients test-agents test-agents-newest clients wheel check check-types check-imports check-style format reference demo page-screenshots bench bench-quick bench-gpu quality chaos chaos-dearest chaos-later soak soak-models soak-loading soak-router fuzz clean
 
 help:  ## Say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -197,6 +197,9 @@ soak-models: $(DEV)  ## Forty declared models under a quarter of their size, wit
 
 soak-loading: $(DEV)  ## Load times of a 1B model (cold, packed, mapped), and gaps of 16 streams beside its loads
 	@$(BIN)/python -m tests.soak.loading $(ARGS)
+
+soak-router: $(DEV)  ## Models on demand compared with llama.cpp's router; ARGS="--llama-server PATH" (10 GB of disk)
+	@$(BIN)/python -m tests.soak.router $(ARGS)
 
 check: $(PACKAGES)  ## Lint, types, import contracts
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync check-types check-imports check-style

@@ -96,6 +96,8 @@ def _bert(hidden: int, layers: int, heads: int, middle: int, vocab_size: int = 3
 SHAPES: dict[str, Shape] = {
     "gpt2-124m": _gpt2(768, 12, 12, 1024, 50257),
     "llama-135m": _llama(576, 30, 9, 3, 1536, 49152),
+    # Fewer layers of the same size, for many models on a small machine.
+    "llama-50m": _llama(576, 6, 9, 3, 1536, 49152, 2048),
     "llama-135m-long": _llama(576, 30, 9, 3, 1536, 49152, 33024),
     "llama-1b": replace(_llama(2048, 16, 32, 8, 8192, 49152), dtype="bfloat16"),
     "moe-1b": replace(_qwen3_moe(_llama(1024, 16, 16, 8, 3072, 49152), 32, 4, 512), dtype="bfloat16"),

@@ -11,6 +11,7 @@ from pathlib import Path, PurePath
 from typing import Any, Literal
 
 from weights.bounded_json import parse_json, read_bounded
+from weights.gguf.choose import is_gguf
 
 SETTINGS_FILES = (
     "sentence_bert_config.json",
@@ -52,7 +53,7 @@ def side_modules(directory: Path, side: Side | None) -> list[Module]:
     side: `query` or `document`; None for a text of unknown role.
     """
     try:
-        modules = _modules(_parsed(directory / "modules.json"))
+        modules = _listed(directory)
         if not modules or modules[0][0] not in ROUTERS:
             return modules
         return [*_route(directory, modules[0][1], side), *modules[1:]]
@@ -65,7 +66,7 @@ def is_routed(directory: Path) -> bool:
     documents.
     """
     try:
-        return _modules(_parsed(directory / "modules.json"))[0][0] in ROUTERS
+        return _listed(directory)[0][0] in ROUTERS
     except (ValueError, RecursionError, OSError, TypeError, KeyError, IndexError):
         return False
 
@@ -75,7 +76,19 @@ def _parsed(path: Path) -> Any:
     return json.loads(read_bounded(path, MAX_MODULES_BYTES))
 
 
-def _modules(listed: Any) -> list[Module]:
+def _listed(directory: Path) -> list[Module]:
+    """The modules in `modules.json`, or those that the metadata of a GGUF file stand for.
+
+    directory: path of a directory or of a GGUF file.
+    Raises OSError for a missing file, and ValueError, KeyError or TypeError for a malformed one.
+    """
+    if is_gguf(directory):
+        from weights.gguf.container import read_gguf
+        from weights.gguf.documents import document
+
+        listed: Any = document(read_gguf(directory), "modules.json") or []
+    else:
+        listed = _parsed(directory / "modules.json")
     return [(_class(part["type"]), str(part["path"])) for part in listed]
 
 

@@ -47,8 +47,16 @@ class PeerServer:
                 urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5).close()
                 return time.perf_counter() - self._started
             time.sleep(0.1)
+        raise RuntimeError(f"the server is not ready: {self.output()[-250:]}")
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def output(self) -> str:
+        """All that the server has printed."""
         self._log.seek(0)
-        raise RuntimeError(f"the server is not ready: {self._log.read()[-250:]}")
+        return self._log.read()
 
     def close(self) -> None:
         if self._process.poll() is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from benchmarks.checkpoints import write_pooling
 from models.backends import choice
 from models.checkpoint.loader import load_model
 from models.config import ConfigError
@@ -239,6 +241,28 @@ def test_a_decoder_that_reads_both_ways_is_an_encoder(tmp_path, architecture, co
     ours = load_model(write_gguf(tmp_path / "model.gguf", tmp_path), torch.float32, torch.device("cpu"))
     assert ours.tasks == theirs.tasks == ("embed",)
     assert torch.equal(ours.transformer.encode(batch), theirs.transformer.encode(batch))
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"), [("MEAN", "mean_tokens"), ("CLS", "cls_token"), ("LAST", "lasttoken")], ids=str.lower
+)
+def test_an_embedder_pools_as_its_file_states(tmp_path, kind, mode):
+    write_model(tmp_path, CASES["bert"][1], "BertModel")
+    write_pooling(tmp_path, 32)
+    chosen = {f"pooling_mode_{each}": each == mode for each in ("mean_tokens", "cls_token", "lasttoken")}
+    (tmp_path / "1_Pooling/config.json").write_text(json.dumps({"word_embedding_dimension": 32} | chosen))
+
+    def change(writer):
+        writer.add_pooling_type(gguf.PoolingType[kind])
+        writer.add_tokenizer_model("bert")
+        writer.add_token_list([f"word{index}" for index in range(97)])
+
+    file = write_gguf(tmp_path / "model.gguf", tmp_path, change=change)
+    theirs = load_model(tmp_path, torch.float32, torch.device("cpu"))
+    ours = load_model(file, torch.float32, torch.device("cpu"))
+    assert ours.sentence.config.pooling == theirs.sentence.config.pooling
+    assert ours.sentence.config.normalize and theirs.sentence.config.normalize
+    assert ours.tasks == theirs.tasks == ("embed",)
 
 
 def test_layers_that_only_predict_further_tokens_are_left_out(tmp_path):

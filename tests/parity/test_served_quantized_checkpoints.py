@@ -6,7 +6,6 @@ log-probabilities of every answer are compared with those of the same weights in
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +23,8 @@ from models.backends import choice
 from tests.e2e.conftest import RunningServer, serving
 from tests.parity.checkpoints import write_model
 from tests.parity.quantized_checkpoints import FORMATS, KERNEL_FORMATS, quantize, save
-from tests.weights.gguf_files import Quantize, q4_k, q6_k, write_gguf
+from tests.weights.gguf_files import Quantize, of_type, q4_k, q6_k, write_gguf
+from tests.weights.gguf_tokenizers import add_bpe_tokenizer
 from weights.demo.train import stories
 from weights.demo.train.training import HOME
 
@@ -44,10 +44,6 @@ WIDE = LlamaConfig(**SIZES, hidden_size=256, intermediate_size=256, num_hidden_l
 """The model for GGUF. Its rows are multiples of 256 inputs, the block size of the K formats."""
 
 
-def of_type(kind: gguf.GGMLQuantizationType) -> Quantize:
-    return lambda name, matrix: (gguf.quants.quantize(matrix, kind), kind)
-
-
 def q4_k_m(name: str, matrix: np.ndarray) -> tuple[np.ndarray, gguf.GGMLQuantizationType]:
     return q6_k(matrix) if name.startswith("token_embd") or ".attn_v." in name or ".ffn_down" in name else q4_k(matrix)
 
@@ -60,17 +56,8 @@ GGUF: dict[str, Quantize] = {
 
 
 def add_tokenizer(writer: gguf.GGUFWriter) -> None:
-    """Add the tokenizer of the story model to a GGUF file, as llama.cpp's converter does."""
-    content = json.loads((HOME / stories.NAME / "tokenizer.json").read_text())
-    ids, special = content["model"]["vocab"], {token["id"] for token in content["added_tokens"]}
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(sorted(ids, key=ids.get))
-    writer.add_token_types([gguf.TokenType.CONTROL if i in special else gguf.TokenType.NORMAL for i in range(len(ids))])
-    writer.add_token_merges([pair if isinstance(pair, str) else " ".join(pair) for pair in content["model"]["merges"]])
-    writer.add_bos_token_id(0)
-    writer.add_eos_token_id(1)
-    writer.add_add_bos_token(True)
+    """Describe the tokenizer of the story model as the converter does."""
+    add_bpe_tokenizer(writer, HOME / stories.NAME, bos_token_id=0, eos_token_id=1, add_bos=True)
 
 
 def in_gguf(directory: Path, choose: Quantize, target: Path) -> tuple[Path, Path]:

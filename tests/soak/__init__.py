@@ -1,1 +1,1 @@
-"""Long runs with faults, started by hand: `make soak-models` and `make soak-loading`."""
+"""Long runs with faults, started by hand: `make soak-models`, `make soak-loading` and `make soak-router`."""

@@ -60,9 +60,9 @@ def demo_copies(directory: Path, count: int) -> Models:
     found: Models = {}
     for number in range(count):
         name = list(kinds)[number % len(kinds)]
-        _copy(DEMO / name, directory / f"{name}-{number}", _scaled(1 + 0.002 * number))
+        copy(DEMO / name, directory / f"{name}-{number}", _scaled(1 + 0.002 * number))
         found[f"{name}-{number}"] = kinds[name]
-    _write_broken(directory)
+    write_broken(directory)
     return found
 
 
@@ -77,16 +77,16 @@ def published_sizes(directory: Path) -> Models:
         base = checkpoints.make(shape, bases)
         for number in range(count):
             name = f"{shape.partition('-')[0]}-{number}"
-            _copy(base, directory / name, _shifted(number))
+            copy(base, directory / name, shifted(number))
             found[name] = kind
     base = _classifier(bases / "classifier")
     for number in range(2):
-        _copy(base, directory / f"classifier-{number}", _shifted(number))
+        copy(base, directory / f"classifier-{number}", shifted(number))
         found[f"classifier-{number}"] = CLASSIFY
     _whisper(directory / "whisper")
     found["whisper"] = TRANSCRIBE
     shutil.rmtree(bases)
-    _write_broken(directory)
+    write_broken(directory)
     return found
 
 
@@ -105,19 +105,20 @@ def _scaled(factor: float) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda tensor: (tensor * factor).to(tensor.dtype)
 
 
-def _shifted(number: int) -> Callable[[torch.Tensor], torch.Tensor]:
+def shifted(number: int) -> Callable[[torch.Tensor], torch.Tensor]:
     """A change of the random tensors of a checkpoint: their numbers, in bfloat16, are shifted to other places."""
     return lambda tensor: tensor.to(torch.bfloat16).flatten().roll(7919 * number).view(tensor.shape)
 
 
-def _copy(base: Path, directory: Path, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def copy(base: Path, directory: Path, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """Copy a checkpoint, with each of its tensors changed."""
     shutil.copytree(base, directory, ignore=shutil.ignore_patterns("model.safetensors"))
     weights = {name: change(tensor) for name, tensor in load_file(base / "model.safetensors").items()}
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
 
 
-def _write_broken(directory: Path) -> None:
+def write_broken(directory: Path) -> None:
+    """Write a checkpoint whose file of weights is not one."""
     shutil.copytree(DEMO / "story", directory / BROKEN)
     (directory / BROKEN / "model.safetensors").write_bytes(b"\0" * 64)
 

@@ -6,22 +6,19 @@
 Each model is loaded alone first: its answer, its memory, its load times and the memory that its unload gives back are
 recorded. Then clients ask for the models in Zipf order, under a budget. An answer must be that of the model alone.
 A request that was in the worker when it was killed may fail, and is sent again. Prints the numbers as JSON, and exits
-with 1 if one of `Numbers.faults` is wrong.
+with 1 if the run breaks a promise (`Numbers.faults`).
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
-import random
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -29,11 +26,11 @@ from statistics import median
 from typing import Any
 
 import httpx
-import psutil
 
 from tests.e2e.conftest import COMMAND, RunningServer, serving
 from tests.soak import checkpoints
-from tests.soak.checkpoints import BROKEN, RECORDING, Kind, Models
+from tests.soak.checkpoints import BROKEN, Models
+from tests.soak.traffic import ZipfOrder, ask, bytes_above, is_equal, send_all, tree_bytes
 
 ALLOWED_EXCESS = 1.05
 GIVE_BACK_SECONDS = 5.0
@@ -70,7 +67,7 @@ class Numbers:
     """The numbers of a run. Sizes are in MiB, times in seconds. Memory of a run is that above the empty server.
 
     all_models_mib: size of all models, of which the budget is a part.
-    unloads: models that left to make room for others.
+    unloads: unloads that made room for another model.
     """
 
     models: int = 0
@@ -105,51 +102,12 @@ class Numbers:
         return [fault for fault, is_broken in broken.items() if is_broken]
 
 
-def ask(url: str, name: str, kind: Kind) -> tuple[int, Any]:
-    """Status of one request, and the part of its answer that does not depend on time."""
-    if kind.body is None:
-        files, fields = {"file": ("a.wav", RECORDING)}, {"model": name, "temperature": "0"}
-        response = httpx.post(url + kind.path, files=files, data=fields, timeout=300)
-    else:
-        response = httpx.post(url + kind.path, json=dict(kind.body) | {"model": name}, timeout=300)
-    answer = response.json()
-    return response.status_code, kind.answer(answer) if response.status_code == 200 else answer["error"]["message"]
-
-
-def is_equal(one: Any, other: Any) -> bool:
-    """Whether two answers are equal; numbers may differ by the order of sums in batches of other sizes."""
-    if isinstance(one, float) and isinstance(other, float):
-        return abs(one - other) < 1e-3
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(is_equal, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(is_equal(one[key], other[key]) for key in one)
-    return bool(one == other)
-
-
-def tree_bytes(server: RunningServer) -> int:
-    """Proportional memory of the server and its workers."""
-    total, root = 0, psutil.Process(server.process.pid)
-    for process in (root, *root.children(recursive=True)):
-        with suppress(psutil.Error):
-            total += process.memory_full_info().pss
-    return total
-
-
 def change(server: RunningServer, name: str, action: str) -> tuple[float, int]:
     """Load or unload a model. Returns its load time, and the bytes that the server counts for it."""
     answer = server.post(f"/models/{name}/{action}", json={})
     assert answer.status_code == 200, answer.text
     about = next(model for model in server.get("/info").json()["on_demand"]["models"] if model["name"] == name)
     return about["load_seconds"], about["memory_bytes"]
-
-
-def after_unload(server: RunningServer, before_bytes: int) -> int:
-    """Memory of the tree above `before_bytes`, as soon as none is left, at most `GIVE_BACK_SECONDS` after an unload."""
-    end = time.monotonic() + GIVE_BACK_SECONDS
-    while (left := tree_bytes(server) - before_bytes) > 0 and time.monotonic() < end:
-        time.sleep(0.2)
-    return max(left, 0)
 
 
 def measure_alone(directory: Path, models: Models, flags: Sequence[str], command: tuple[str, ...]) -> dict[str, Alone]:
@@ -164,11 +122,11 @@ def measure_alone(directory: Path, models: Models, flags: Sequence[str], command
             assert status == 200, f"{name}: {status} {alone.answer}"
             change(server, name, "unload")
             # The first use of a family imports modules and fills caches, which stay.
-            before = tree_bytes(server)
+            before = tree_bytes(server.process.pid)
             alone.cold, alone.bytes = change(server, name, "load")
             ask(server.url, name, kind)
             change(server, name, "unload")
-            alone.kept_bytes = after_unload(server, before)
+            alone.kept_bytes, _ = bytes_above(server.process.pid, before, GIVE_BACK_SECONDS)
     with serving(directory / "packed.log", *flags, *packed, command=command) as server:
         for name in models:
             for times in ("packing", "packed"):
@@ -178,29 +136,27 @@ def measure_alone(directory: Path, models: Models, flags: Sequence[str], command
 
 
 class Soak:
-    """The run under a budget. alone: see `measure_alone`. names: the models in the order of their popularity."""
+    """The run under a budget. alone: see `measure_alone`."""
 
     def __init__(self, server: RunningServer, models: Models, alone: dict[str, Alone]) -> None:
         self.server, self.models, self.alone = server, models, alone
-        self.names = list(models)
-        random.Random(0).shuffle(self.names)
-        self.weights = list(itertools.accumulate(1 / rank for rank in range(1, len(self.names) + 1)))
+        self.order = ZipfOrder(list(models))
         self.numbers = Numbers()
         self.counts: Counter[str] = Counter()
         self.seconds: list[float] = []
-        self.empty_bytes = tree_bytes(server)
+        self.empty_bytes = tree_bytes(server.process.pid)
         self.peak_bytes = self.peak_counted = 0
         self.killed_at = 0.0
         self.lock = threading.Lock()
 
     def request(self, number: int) -> None:
-        """One request in Zipf order. Every 40th is for the broken checkpoint."""
-        if number % 40 == 39:
+        """Send the request with this number in Zipf order."""
+        name = self.order.name(number)
+        if name == BROKEN:
             status, _ = ask(self.server.url, BROKEN, checkpoints.GENERATE)
             with self.lock:
                 self.counts[f"broken {status}"] += 1
             return
-        (name,) = random.Random(number).choices(self.names, cum_weights=self.weights)
         began = time.monotonic()
         for _ in range(TRIES):
             started = time.monotonic()
@@ -223,7 +179,7 @@ class Soak:
     def watch(self, done: threading.Event, kill_at: float) -> None:
         """Sample the memory, and kill the worker once. kill_at: when, in seconds of `time.monotonic()`."""
         while not done.wait(SAMPLE_SECONDS):
-            self.peak_bytes = max(self.peak_bytes, tree_bytes(self.server) - self.empty_bytes)
+            self.peak_bytes = max(self.peak_bytes, tree_bytes(self.server.process.pid) - self.empty_bytes)
             with suppress(httpx.HTTPError, KeyError):
                 info = self.server.get("/info").json()["on_demand"]
                 self.peak_counted = max(self.peak_counted, info["used_bytes"])
@@ -236,26 +192,13 @@ class Soak:
         began, done = time.monotonic(), threading.Event()
         watching = threading.Thread(target=self.watch, args=(done, began + seconds / 2))
         watching.start()
-        remaining = iter(range(count))
-
-        def client() -> None:
-            while True:
-                with self.lock:
-                    number = next(remaining, None)
-                if number is None:
-                    return
-                time.sleep(max(began + seconds * number / count - time.monotonic(), 0.0))
-                self.request(number)
-
-        with ThreadPoolExecutor(clients) as pool:
-            for ended in [pool.submit(client) for _ in range(clients)]:
-                ended.result()
+        send_all(self.request, count, seconds, clients)
         done.set()
         watching.join()
         for model in self.server.get("/info").json()["on_demand"]["models"]:
             if model["state"] == "loaded":
                 change(self.server, model["name"], "unload")
-        left = after_unload(self.server, self.empty_bytes)
+        left, _ = bytes_above(self.server.process.pid, self.empty_bytes, GIVE_BACK_SECONDS)
         numbers = self.numbers
         numbers.requests, numbers.answers = count, dict(self.counts)
         numbers.loads = self.server.metric("triptych_model_loads_total", outcome="loaded")

@@ -13,12 +13,14 @@ from typing import Any
 
 import gguf
 import numpy as np
-from safetensors.numpy import load_file
+import torch
+from safetensors.torch import load_file
 
 from tests.weights.gguf_layouts import CHANGES
 from tests.weights.gguf_metadata import METADATA
 
-_MAX_LAYERS = 8
+_MIN_LAYERS = 8
+"""Layers in the table of names, for models that state their number under another name."""
 _GROUPS = ("experts", "norms", "altup_projections", "altup_unembed_projections")
 Quantize = Callable[[str, np.ndarray], tuple[np.ndarray, gguf.GGMLQuantizationType] | None]
 """A function from a tensor's GGUF name and matrix to its quantised blocks and their type. None: stored in float32."""
@@ -60,6 +62,7 @@ _ARCHITECTURES = {
     "umt5": "t5",
     "modernbert": "modern-bert",
     "jina_embeddings_v3": "jina-bert-v3",
+    "roberta": "bert",
     "bert/JinaBertModel": "jina-bert-v2",
     "nomic_bert/moe": "nomic-bert-moe",
     "llama/both-ways": "llama-embed",
@@ -111,10 +114,10 @@ def write_gguf(
     change(writer)
     known = _NAMED_LIKE.get(architecture, architecture)
     enum = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == known)
-    names = gguf.get_tensor_name_map(enum, _MAX_LAYERS)
+    names = gguf.get_tensor_name_map(enum, max(_MIN_LAYERS, hf.get("num_hidden_layers", 0)))
     alpha: dict[str, list[float]] = {}
     tensors: dict[str, tuple[np.ndarray, gguf.GGMLQuantizationType | None]] = {}
-    for name, tensor in _changed(hf, _stacked(kind, load_file(directory / "model.safetensors"))):
+    for name, tensor in _changed(hf, _stacked(kind, _arrays(directory / "model.safetensors"))):
         if "act_fn" in name:  # numbers of an activation, which are metadata
             alpha.setdefault(f"xielu.{name.rpartition('.')[2]}", []).append(tensor.item())
             continue
@@ -139,6 +142,12 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _arrays(file: Path) -> dict[str, np.ndarray]:
+    """The tensors of a file; in float32 if they are stored in bfloat16, which numpy does not have."""
+    tensors = load_file(file)
+    return {name: (each.float() if each.dtype == torch.bfloat16 else each).numpy() for name, each in tensors.items()}
 
 
 Stored = Mapping[str, tuple[np.ndarray, gguf.GGMLQuantizationType | None]]
@@ -320,6 +329,11 @@ def _layout(hf: Mapping[str, Any], name: str, tensor: np.ndarray) -> np.ndarray:
         joined = [parts[:, :-2], parts[:, [-2]], parts[:, [-1]]]
         return np.concatenate([part.reshape(-1, parts.shape[-1]) for part in joined]).reshape(tensor.shape)
     return tensor
+
+
+def of_type(kind: gguf.GGMLQuantizationType) -> Quantize:
+    """Write all matrices in this type, which the package `gguf` can write."""
+    return lambda name, matrix: (gguf.quants.quantize(matrix, kind), kind)
 
 
 def q4_k(matrix: np.ndarray) -> tuple[np.ndarray, gguf.GGMLQuantizationType]:

@@ -172,6 +172,12 @@ def _nomic_experts(hf: Settings, name: str, tensor: np.ndarray) -> Tensors:
     return [(name, tensor.squeeze())]
 
 
+def _roberta(hf: Settings, name: str, tensor: np.ndarray) -> Tensors:
+    """The first rows of the position table are for padding, and no position has them."""
+    name = name.removeprefix("roberta.")
+    return [(name, tensor[hf["pad_token_id"] + 1 :] if "position_embeddings" in name else tensor)]
+
+
 CHANGES: Mapping[str, Callable[[Settings, str, np.ndarray], Tensors]] = {
     "qwen3_5_text": _qwen35,
     "qwen3_5_moe_text": _qwen35,
@@ -197,4 +203,5 @@ CHANGES: Mapping[str, Callable[[Settings, str, np.ndarray], Tensors]] = {
     "mamba2": _state_space,
     "bloom": _bloom,
     "nomic_bert/moe": _nomic_experts,
+    "roberta": _roberta,
 }

@@ -344,6 +344,7 @@ METADATA: Mapping[str, Callable[[Settings], dict[str, Any]]] = {
         "expert_feed_forward_length": hf["intermediate_size"],
     },
     "eurobert": lambda hf: {"attention.causal": False},
+    "roberta": lambda hf: {"context_length": hf["max_position_embeddings"] - hf["pad_token_id"] - 1},
     "nomic_bert/moe": lambda hf: {
         "moe_every_n_layers": hf["moe_every_n_layers"],
         "expert_used_count": hf["moe_top_k"],
