@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from models.layers.heads import LanguageModel, MaskedLanguageModel
 from server.engine.loading.kv_memory import agent_bytes
 from server.engine.loading.loaded_checkpoint import LoadedCheckpoint
 from server.engine.loading.speculation import agent_shares
@@ -18,7 +19,8 @@ LOGIT_COPIES = 3
 """Copies of the logits of a step: as computed, as changed by penalties, and as sorted for sampling."""
 STEP_TENSORS = 8
 """Assumed number of tensors that exist at the same time in a step. Each is as wide as the hidden states, or as the
-longest one-dimensional parameter if that is wider."""
+longest one-dimensional parameter of the layers if that is wider. The head is left out: only the rows with logits are as
+wide as the vocabulary, and they are counted apart."""
 
 
 class MeasuringMemory:
@@ -72,10 +74,10 @@ def needed_memory(
 
 def _step_bytes(loaded: LoadedCheckpoint, options: EngineOptions) -> int:
     """Estimate of the memory in bytes that the largest step needs besides weights and KV pools."""
-    config, sizes = loaded.model.config, loaded.step_tokens(options)
+    transformer, config, sizes = loaded.model.transformer, loaded.model.config, loaded.step_tokens(options)
     tokens = max(sizes.batch if loaded.generates else 0, sizes.encode if loaded.encodes or loaded.source_tokens else 0)
-    widest = max(
-        (parameter.shape[0] for parameter in loaded.model.transformer.parameters() if parameter.dim() == 1), default=0
-    )
-    logits = options.max_batch_rows * config.vocab_size * LOGIT_COPIES if loaded.generates else 0
+    stacks = [stack for stack in (transformer.encoder, transformer.decoder) if stack is not None]
+    widest = max((each.shape[0] for stack in stacks for each in stack.parameters() if each.dim() == 1), default=0)
+    has_logits = isinstance(transformer.head, LanguageModel | MaskedLanguageModel)
+    logits = options.max_batch_rows * config.vocab_size * LOGIT_COPIES if has_logits else 0
     return (tokens * STEP_TENSORS * max(widest, config.hidden_size) + logits) * torch.float32.itemsize
