@@ -17,9 +17,14 @@ Parameter names, the targets of the rules for its tensors:
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 
+from models.backends import choice
+from models.backends.cuda.graphs.captures import CaptureTime
+from models.backends.cuda.graphs.graph_sizes import GraphSizes, why_not_captured
 from models.backends.linear_weights import LinearPacker
 from models.backends.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from models.config import LanguageModelHead
@@ -36,6 +41,10 @@ from models.steps.batch import DecoderBatch
 from models.steps.kv_cache import KVCache
 from models.steps.step_inputs.base import PagedStepInputs, StepInputs
 from models.transformer import Transformer
+
+if TYPE_CHECKING:
+    from models.backends.cuda.graphs.graph_runner import GraphRunner
+    from models.backends.cuda.graphs.head_graphs import HeadGraphs
 
 
 class DraftStack(Stack):
@@ -84,9 +93,10 @@ class DraftHead(nn.Module):
             self.combine = Linear(len(config.layers) * config.target_size, config.hidden_size, config.input_bias)
             self.norm = make_norm(config.norm, config.hidden_size)
             self.head = LanguageModel(LanguageModelHead(tied=False), config.hidden_size, config.logits_size)
-            self._executor = Executor(self.decoder, config.logits_size, self._own_logits)
+            self._compute_logits = self._own_logits
         else:
-            self._executor = Executor(self.decoder, config.vocab_size, target.logits_into)
+            self._compute_logits = target.logits_into
+        self._executor = Executor(self.decoder, self.num_logits, self._compute_logits)
 
     @property
     def target(self) -> Transformer:
@@ -148,6 +158,30 @@ class DraftHead(nn.Module):
     def logits_top_k(self, hidden: Tensor, request: LogitsRequest) -> tuple[Tensor, LogitsTopK]:
         """Compute logits and their top k from hidden states of `decode`. hidden: [n, hidden]."""
         return self._executor.logits(hidden, request)
+
+    def why_not_captured(self) -> str | None:
+        """Why passes cannot be captured as CUDA graphs; None if they can."""
+        if not choice.runs_cuda_kernels(self.device):
+            return "the device has no Triton kernels"
+        return why_not_captured(self.decoder)
+
+    def capture_passes(self, cache: KVCache, limits: GraphSizes, runner: GraphRunner, time: CaptureTime) -> HeadGraphs:
+        """Capture passes as CUDA graphs. Only where `why_not_captured` is None.
+
+        cache: cache of the head; the graphs can run only with this cache.
+        limits: limits of the passes; `limits.tokens` is above 0.
+        runner: captures and replays the graphs. time: limits how many graphs are captured.
+        """
+        # The imports need triton, which devices without graphs do not have.
+        from models.backends.cuda.graphs.graph_steps import GraphDecoder
+        from models.backends.cuda.graphs.head_graphs import HeadGraphs
+        from models.backends.cuda.graphs.token_sizes import sizes_up_to
+
+        size, width = sizes_up_to(max(limits.tokens, limits.rows))[-1], self.config.hidden_size
+        states = torch.zeros(size, width, dtype=self.decoder.tokens.weight.dtype, device=self.device)
+        logits = self._executor.logits_memory(self.device)
+        decoder = GraphDecoder(self.decoder, self._compute_logits, logits, cache, None, limits, states)
+        return HeadGraphs(decoder, runner, time)
 
     def pack_head(self, packer: LinearPacker, table_packer: LinearPacker) -> None:
         """Pack the output head of an EAGLE-3 head. table_packer: unused, because the checkpoint is not quantised."""

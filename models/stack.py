@@ -69,8 +69,8 @@ class Stack(nn.Module):
     tokens: token table to share with another stack, or None to create one.
     `models.executor` runs a stack.
 
-    taps: indices of the layers whose inputs a decoder step keeps (`Transformer.taps`), because a draft head reads them;
-        usually empty.
+    taps: indices of the layers whose inputs a decoder step keeps (`DecoderOutput.draft_states`), because a draft head
+        reads them; usually empty.
     """
 
     taps: tuple[int, ...] = ()

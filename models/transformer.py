@@ -37,6 +37,7 @@ from models.steps.step_inputs.ragged import RaggedStepInputs, SourceStates
 if TYPE_CHECKING:
     from models.backends.cuda.graphs.encoder_graphs import EncoderGraphs
     from models.backends.cuda.graphs.graph_runner import GraphRunner
+    from models.backends.cuda.graphs.graph_steps import GraphDecoder
     from models.backends.cuda.graphs.mixed_graphs import MixedGraphs
     from models.backends.cuda.graphs.recording_graphs import RecordingGraphs
     from models.backends.cuda.graphs.step_graphs import StepGraphs
@@ -48,12 +49,9 @@ class Transformer(nn.Module):
     Built on torch's meta device and filled by `models.checkpoint.loader`. For inference only.
 
     attention_dtype: dtype of queries, keys and values; set by `WeightPacker`.
-    taps: the inputs of the layers `Stack.taps` in the last decoder step, one after the other, for all its tokens:
-        [tokens, layers * hidden], model dtype. None without such layers.
     """
 
     attention_dtype: torch.dtype
-    taps: Tensor | None = None
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -147,9 +145,7 @@ class Transformer(nn.Module):
         step = PagedStepInputs(batch, cache, cross_cache, encodings, self.decoder.config, state_memory, shape)
         with self.adapters.used(batch.adapters, batch.query_lens) if batch.adapters else nullcontext():
             output = self._executors[self.decoder].run_tokens(batch.token_ids, batch.positions, step, logits)
-        if taps:
-            self.taps = torch.cat([step.taps[place] for place in range(len(taps))], 1)
-        return output
+        return output._replace(draft_states=step.tapped()) if taps else output
 
     def logits_top_k(self, hidden: Tensor, request: LogitsRequest) -> tuple[Tensor, LogitsTopK]:
         """Compute logits and their top k from hidden states of `decode`. hidden: [n, hidden].
@@ -231,8 +227,6 @@ class Transformer(nn.Module):
             return "the model has no decoder"
         if not choice.runs_cuda_kernels(self.device):
             return "the device has no Triton kernels"
-        if self.decoder.taps:
-            return "a draft head reads the inputs of inner layers"
         return why_not_captured(self.decoder)
 
     def capture_steps(
@@ -257,9 +251,8 @@ class Transformer(nn.Module):
         # The import needs triton, which devices without graphs do not have.
         from models.backends.cuda.graphs.step_graphs import StepGraphs
 
-        memory = self._executors[self.decoder].logits_memory(self.device)
-        runner, time = runner or make_runner(self.device), time or CaptureTime()
-        return StepGraphs(self.decoder, self.logits_into, memory, cache, cross_cache, sizes, runner, time)
+        decoder = self._graph_decoder(self.decoder, cache, cross_cache, sizes)
+        return StepGraphs(decoder, runner or make_runner(self.device), time or CaptureTime())
 
     def capture_mixed_steps(
         self, cache: KVCache, cross_cache: KVCache | None, sizes: GraphSizes, runner: GraphRunner, time: CaptureTime
@@ -269,8 +262,15 @@ class Transformer(nn.Module):
             return None
         from models.backends.cuda.graphs.mixed_graphs import MixedGraphs
 
-        memory = self._executors[self.decoder].logits_memory(self.device)
-        return MixedGraphs(self.decoder, self.logits_into, memory, cache, cross_cache, sizes, runner, time)
+        return MixedGraphs(self._graph_decoder(self.decoder, cache, cross_cache, sizes), runner, time)
+
+    def _graph_decoder(
+        self, decoder: Stack, cache: KVCache, cross_cache: KVCache | None, sizes: GraphSizes
+    ) -> GraphDecoder:
+        from models.backends.cuda.graphs.graph_steps import GraphDecoder
+
+        memory = self._executors[decoder].logits_memory(self.device)
+        return GraphDecoder(decoder, self.logits_into, memory, cache, cross_cache, sizes)
 
     def why_encoder_not_captured(self) -> str | None:
         """Why encoder steps cannot be captured as CUDA graphs; None if they can."""

@@ -30,7 +30,7 @@ from models.layers.linear import Linear
 from weights.quantized_matrix import QuantizedMatrix
 
 ROW_GROUP = 128
-"""Number of consecutive values of an activation row that share a scale, as in `cuda.kernels.rounded_linear`."""
+"""Inputs of a row that share a scale, as in `models.backends.cuda.kernels.rounded_rows`."""
 _BLOCK = 128
 """Number of inputs, and of outputs, of a weight block of an fp8 checkpoint."""
 

@@ -76,8 +76,11 @@ class DecoderOutput(NamedTuple):
     hidden: [rows, hidden], model dtype: hidden states of the output rows.
     logits: [rows, vocab], float32, in memory that the model's next logits overwrite; None if not requested.
     top_k: the top k of the logits; None if not requested.
+    draft_states: [tokens, width], model dtype: hidden states of all tokens of the step, for a draft head to read: the
+        inputs of the layers `Stack.taps`, one after the other, or final hidden states. None if they were not kept.
     """
 
     hidden: Tensor
     logits: Tensor | None = None
     top_k: LogitsTopK | None = None
+    draft_states: Tensor | None = None

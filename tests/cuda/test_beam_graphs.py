@@ -204,5 +204,5 @@ def test_graphs_with_beams_take_the_pool_of_the_others(pairs, in_kernels, launch
     with torch.inference_mode():
         graphs = pair.loaded.model.transformer.capture_steps(runner.self_cache, runner.cross_cache, SIZES, fake)
         beams = BeamGraphs(graphs, CaptureTime())
-    assert beams._partials is graphs._partials and beams._logits is graphs._logits
+    assert beams._partials is graphs._partials and beams._decoder.logits is graphs._decoder.logits
     assert beams._runner is graphs._runner is fake

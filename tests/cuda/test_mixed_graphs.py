@@ -138,7 +138,8 @@ def test_steps_that_fit_no_graph_are_not_taken(saved, exact) -> None:
     assert not takes(batch([2, 1, 1, 1], [2, 1, 1, 1]), 4), "more rows than the limit"
     assert not takes(batch([2], [41]), 1), "more keys than the tables of positions have"
     assert not takes(batch([2], [2], ("a",)), 1), "an adapter"
-    rows.graphs._logits = rows.graphs._logits[:1]
+    decoder = rows.graphs._decoder
+    rows.graphs._decoder = decoder._replace(logits=decoder.logits[:1])
     assert not takes(batch([2], [2]), 2), "more output rows than the memory for logits"
 
 

@@ -69,7 +69,7 @@ def test_a_file_that_cannot_be_written_is_reported(tmp_path: Path, caplog: pytes
 
 
 def test_without_a_device_rows_are_never_rounded() -> None:
-    assert product_choice.rounds_from("int8", torch.device("cpu")) == NEVER
+    assert product_choice.rounds_from("int8", torch.device("cpu"), False) == NEVER
 
 
 @pytest.mark.parametrize("quantization", ["int8", "int8-fast", "int4-32", "fp8"])
@@ -77,7 +77,9 @@ def test_without_a_device_rows_are_never_rounded() -> None:
 def test_a_weight_rounds_as_many_rows_as_the_table_says(monkeypatch: pytest.MonkeyPatch, quantization: str) -> None:
     kinds = {"int4-32": "int4"}
     monkeypatch.setattr(
-        product_choice, "rounds_from", lambda kind, device: 4 if kind == kinds.get(quantization, quantization) else 1
+        product_choice,
+        "rounds_from",
+        lambda kind, device, of_experts: 4 if kind == kinds.get(quantization, quantization) and not of_experts else 1,
     )
     dense, x = torch.randn(40, 256, device=DEVICE), torch.randn(5, 256, device=DEVICE)
     x[:, 7] *= 60.0

@@ -32,6 +32,8 @@ def device_filters(row: Filters) -> Filters:
 class LaunchedTokens:
     """Tokens of a launched step. log: gets an entry when they are read."""
 
+    draft_states = None
+
     def __init__(self, tokens: list[int], log: list[str]) -> None:
         self._tokens, self._log = tokens, log
 

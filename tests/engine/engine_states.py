@@ -223,12 +223,12 @@ def explore(count: int, steps: int = 40, states: bool = False, ahead: bool = Fal
     """Run the machine `count` times with at most `steps` rules each. Raises the error of the first failure.
 
     Half of the runs have a prefix cache, and of these and of the others half have drafts.
-    states: the model has mixers. ahead: steps are launched ahead, without drafts.
+    states: the model has mixers. ahead: steps without drafts are launched ahead.
 
     Returns how often each kind of request ended with its text, and counts of preemptions, prefix hits and so on.
     """
     EngineStates.seen.clear()
-    combinations = list(itertools.product((True, False), (False,) if ahead else (True, False)))
+    combinations = list(itertools.product((True, False), repeat=2))
     chosen = settings(
         max_examples=max(count // len(combinations), 1),
         stateful_step_count=steps,

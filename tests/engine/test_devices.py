@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from server.engine.loading.model_building import build
 from server.engine.loading.speculation import kv_shares
 from server.engine.process import memory_profile, service
 from server.engine.process.memory_profile import PROFILE_TOKENS, SPARE_SHARE, kv_cache_bytes, room_for_models
+from server.engine.stepping import generation_engine
 from server.engine.stepping.engine import Engine
 from server.ipc.wire.descriptions import EngineOptions, ModelSpec
 from tests.engine.accounted_memory import AccountedMemory
@@ -327,6 +330,37 @@ def test_steps_and_captured_steps_fit_beside_the_cache(pairs, name: str, total_b
         )
     assert small < size, "the cache is larger than that of the measurement"
     assert len(graphs) == graph_bytes and 0.4 * total_bytes <= peak <= total_bytes
+
+
+@pytest.mark.parametrize("name", ["gpt2", "marian"])
+def test_the_measurement_does_not_depend_on_the_duration_of_steps(pairs, name: str, monkeypatch) -> None:
+    """Rows join the running ones as soon as there is room, so that the largest steps have the same rows in all runs."""
+    one, found = pairs(name).loaded, []
+    options = EngineOptions(block_size=4, max_batch_rows=4, max_batch_tokens=64)
+    for seconds in ((1e-6,), (3.0, 1e-3, 0.2)):
+        rows: list[int] = []
+        durations, now = itertools.cycle(seconds), [0.0]
+
+        def monotonic(durations=durations, now=now) -> float:
+            now[0] += next(durations)
+            return now[0]
+
+        def make_engine(size: int, rows=rows) -> Engine:
+            engine = Engine({name: build(one, options, size)[0]}, torch.device("cpu"))
+            step = engine.step
+
+            def watched():
+                output = step()
+                rows.append(len(engine.models[name].generation.scheduler.running))
+                return output
+
+            engine.step = watched
+            return engine
+
+        monkeypatch.setattr(generation_engine, "time", SimpleNamespace(monotonic=monotonic))
+        memory_profile._run(make_engine(1 << 17), memory_profile._probes([one], options)[1])
+        found.append(rows)
+    assert found[0] == found[1] and max(found[0]) == 4
 
 
 def test_a_step_that_fails_in_the_measurement_is_not_taken_for_too_little_memory(pairs) -> None:

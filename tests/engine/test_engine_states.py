@@ -31,7 +31,7 @@ def test_any_interleaving_of_a_model_with_mixers_gives_the_texts_of_each_request
 
 
 def test_any_interleaving_with_steps_ahead_gives_the_texts_of_each_request_alone() -> None:
-    seen = explore(64, ahead=True)
+    seen = explore(128, ahead=True)
     assert min(seen["ahead"], seen["searches ahead"]) > 30
     assert min(seen[what] for what in (*AHEAD_KINDS, "aborted", "prefix hits")) > 0
 
@@ -195,4 +195,4 @@ def process_the_logits_of_the_step_before(patch: pytest.MonkeyPatch) -> None:
 def test_a_planted_bug_in_steps_ahead_is_found(bug: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     bug(monkeypatch)
     with pytest.raises(Exception):  # noqa: B017 - AssertionError, KeyError, or hypothesis' own errors around them
-        explore(100, ahead=True)
+        explore(200, ahead=True)

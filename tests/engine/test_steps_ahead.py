@@ -84,6 +84,19 @@ def test_a_prompt_that_does_not_fit_stops_no_step_ahead() -> None:
     assert list(pairwise(log_of(made))).count(("launch", "launch")) == 2
 
 
+def test_steps_between_drafts_are_launched_ahead() -> None:
+    """A step waits for the tokens before it only while the text predicts the next ones."""
+    made = make_engine(4, 64, 64, 8, prefix=False, drafts=True, part=64)
+    capture(made.models["fake"].generation.runner)
+    plain = make_engine(4, 64, 64, 8, prefix=False, drafts=False, part=64)
+    for engine in (made, plain):
+        engine.add(greedy(1, 100))
+    assert run(made) == run(plain)
+    generation, pairs = made.models["fake"].generation, list(pairwise(log_of(made)))
+    assert generation.num_accepted_tokens > 0 and pairs.count(("launch", "launch")) >= 1
+    assert 100 < len(log_of(made)) < 2 * (100 - 1), "a step with drafts is not launched ahead"
+
+
 @pytest.mark.parametrize("kind", ["penalised", "scored", "groups", "beams with a grammar"])
 def test_a_row_that_needs_the_host_is_read_at_once(engine: Engine, kind: str) -> None:
     engine.add(greedy(0, 4))

@@ -36,8 +36,8 @@ def states_of(loaded, text):
     rows = Rows(loaded.transformer)
     found = []
     for part in (text[:9], text[9:]):
-        hidden = rows.decode({0: part}).hidden
-        found.append(hidden if loaded.transformer.taps is None else loaded.transformer.taps)
+        output = rows.decode({0: part})
+        found.append(output.hidden if output.draft_states is None else output.draft_states)
     return loaded.draft_head.combined(torch.cat(found))
 
 

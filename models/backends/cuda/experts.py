@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from models.backends.cuda.kernels.expert_epilogue import EpilogueSettings
-from models.backends.cuda.kernels.expert_tiles import group_by_expert
+from models.backends.cuda.kernels.expert_tiles import ExpertTiles, group_by_expert
 from models.backends.cuda.kernels.experts import ExpertMatrix, expert_linear, sum_of_experts
+from models.backends.cuda.product_choice import RowRounding
 from models.config import MixtureOfExpertsConfig
 
 
@@ -18,11 +19,22 @@ class ExpertProduct(NamedTuple):
 
     matrix: weights or codes, [experts, columns, in]. bias: [experts, columns] or None.
     padding: number of zeros to append to each row of the input.
+    rounding: rounding of the rows of a quantised matrix; the number of rows is that of one expert, on average. None for
+        a float matrix.
     """
 
     matrix: ExpertMatrix
     bias: Tensor | None
     padding: int = 0
+    rounding: RowRounding | None = None
+
+    def multiply(self, x: Tensor, tiles: ExpertTiles, settings: EpilogueSettings) -> Tensor:
+        """Multiply pairs. Arguments and result as for `expert_linear`."""
+        x = F.pad(x, (0, self.padding)) if self.padding else x.contiguous()
+        if self.rounding is None:
+            return expert_linear(x, self.matrix, self.bias, tiles, settings)
+        rows = self.rounding.apply(x, tiles.order.shape[0] / self.matrix[0].shape[0])
+        return expert_linear(rows, self.matrix, self.bias, tiles, settings, x.dtype)
 
 
 class StackableWeight(Protocol):
@@ -60,10 +72,6 @@ class StackedExperts:
         settings = EpilogueSettings(expert.activation, expert.gated, expert.limit, expert.up_offset)
         if not expert.gated:
             settings = EpilogueSettings(expert.activation)
-        inner = expert_linear(_padded(x, self._inner), self._inner.matrix, self._inner.bias, tiles, settings)
-        outputs = expert_linear(_padded(inner, self._outer), self._outer.matrix, self._outer.bias, tiles)
+        inner = self._inner.multiply(x, tiles, settings)
+        outputs = self._outer.multiply(inner, tiles, EpilogueSettings())
         return sum_of_experts(outputs, shares.contiguous(), shared, shared_gate)
-
-
-def _padded(x: Tensor, product: ExpertProduct) -> Tensor:
-    return F.pad(x, (0, product.padding)) if product.padding else x.contiguous()

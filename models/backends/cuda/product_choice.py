@@ -2,7 +2,8 @@
 
 With few rows, reading the weight takes longest, and the weight is dequantised in registers. With many rows this
 conversion takes longest, so the rows are rounded instead and the sums are those of 8-bit numbers
-(`kernels.rounded_linear`). Where one becomes faster than the other depends on the device.
+(`kernels.rounded_rows`). Where one becomes faster than the other depends on the device. Products of experts are
+measured by themselves, by the number of rows of one expert.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ import json
 import logging
 import os
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from models.backends.cuda.product_timing import WeightKind, time_product
+from models.backends.cuda.kernels.rounded_rows import RoundedRows, round_rows
+from models.backends.cuda.product_timing import ProductTimer, WeightKind
 
 log = logging.getLogger("triptych.models")
 
@@ -34,6 +38,30 @@ TimeOf = Callable[[int, bool], float]
 """Function that times a product. Arguments: number of rows, and whether they are rounded. Returns seconds."""
 
 
+class RowRounding(NamedTuple):
+    """When and how the rows of products with a quantised weight are rounded.
+
+    kind: kind of the weight. from_rows: number of rows from which on they are rounded.
+    """
+
+    kind: WeightKind
+    from_rows: int
+
+    @classmethod
+    def of(cls, kind: WeightKind, device: torch.device, fixed_order: bool, of_experts: bool = False) -> RowRounding:
+        """The measured choice for a device. In a fixed order of sums, rows are never rounded.
+
+        of_experts: whether the products are those of experts.
+        """
+        return cls(kind, NEVER if fixed_order else rounds_from(kind, device, of_experts))
+
+    def apply(self, x: Tensor, rows: float) -> Tensor | RoundedRows:
+        """Round the rows of a product if they are many. x: [.., in], contiguous. rows: their number."""
+        if rows < self.from_rows:
+            return x
+        return round_rows(x, "fp8" if self.kind == "fp8" else "int8", 2 if self.kind in ("int8", "int4") else 1)
+
+
 def crossover(time_of: TimeOf) -> int:
     """The number of rows from which on rounding is faster; `NEVER` if it never is.
 
@@ -47,7 +75,7 @@ def crossover(time_of: TimeOf) -> int:
     return found
 
 
-def read_or_measure(path: Path, card: str, kind: WeightKind, time_of: TimeOf) -> int:
+def read_or_measure(path: Path, card: str, kind: str, time_of: TimeOf) -> int:
     """The crossover of a card from a file; if it has none, the crossover is measured, and written to the file.
 
     path: JSON file with an object of crossovers by kind, for each card. If it cannot be read or written, the crossover
@@ -73,16 +101,20 @@ def read_or_measure(path: Path, card: str, kind: WeightKind, time_of: TimeOf) ->
 
 
 @cache
-def rounds_from(kind: WeightKind, device: torch.device) -> int:
-    """The number of rows from which on products with this kind of weight round their rows on a device."""
+def rounds_from(kind: WeightKind, device: torch.device, of_experts: bool) -> int:
+    """The number of rows from which on products with this kind of weight round their rows on a device.
+
+    of_experts: whether the products are those of experts. The number of rows is then that of one expert.
+    """
     if device.type != "cuda":
         return NEVER
     capability = torch.cuda.get_device_capability(device)
     if kind == "fp8" and capability < _FP8_CAPABILITY:
         return NEVER
     card = f"{torch.cuda.get_device_name(device)}, {capability[0]}.{capability[1]}, {_kernels_version()}"
-    found = read_or_measure(_path(), card, kind, partial(time_product, device, kind))
-    log.info("products with weights in %s round their rows from %s rows on", kind, found if found < NEVER else "no")
+    name = f"{kind} experts" if of_experts else kind
+    found = read_or_measure(_path(), card, name, ProductTimer(device, kind, of_experts).seconds)
+    log.info("products with weights in %s round their rows from %s rows on", name, found if found < NEVER else "no")
     return found
 
 
@@ -90,7 +122,7 @@ def _kernels_version() -> str:
     """Changes with the code of the kernels and with the versions of torch and triton."""
     import triton
 
-    kernels = sorted((Path(__file__).parent / "kernels").glob("*linear.py"))
+    kernels = sorted((Path(__file__).parent / "kernels").glob("*.py"))
     code = b"".join(path.read_bytes() for path in kernels)
     versions = f"torch {torch.__version__}, triton {triton.__version__}"
     return f"{versions}, {hashlib.sha256(code).hexdigest()[:12]}"

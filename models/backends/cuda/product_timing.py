@@ -2,75 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
+from functools import cached_property, partial
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from models.backends.cuda.kernels.expert_tiles import ExpertTiles, group_by_expert
+from models.backends.cuda.kernels.experts import expert_linear
 from models.backends.cuda.kernels.matrices import ByteMatrix, Int4Matrix
-from models.backends.cuda.kernels.quantized_linear import byte_linear, int4_linear
-from models.backends.cuda.kernels.rounded_linear import round_rows, rounded_byte_linear, rounded_int4_linear
+from models.backends.cuda.kernels.quantized_linear import quantized_linear
+from models.backends.cuda.kernels.rounded_rows import RoundedRows, round_rows
 
 WeightKind = Literal["int8", "int8-fast", "int4", "fp8"]
 """Kinds of weights for which the way of their products is chosen. With int8-fast, rows are rounded to 8 bits, otherwise
 to 15 bits; with fp8, to fp8."""
 _SIZE = 4096
-"""Numbers of inputs and outputs of the timed products."""
+"""Number of inputs of the timed products, and number of outputs of all experts of a weight together, or of a weight."""
+_EXPERTS = 8
+"""Number of experts of the timed products of experts."""
 _WEIGHTS = 8
 """Number of weights that are multiplied in turn, so that no weight is read from the cache of the device."""
 _REPEATS = 5
 
-Product = Callable[[Tensor], Tensor]
 
+class ProductTimer:
+    """Times products with one kind of weight. The weights are made at the first time, and freed with this object.
 
-def time_product(device: torch.device, kind: WeightKind, rows: int, rounds: bool) -> float:
-    """Seconds of one product: the least time of some runs over several weights."""
-    x = torch.randn(rows, _SIZE, device=device, dtype=torch.bfloat16)
-    products = _products(device, kind, rounds)
-    for product in products:  # compiles the kernels
-        product(x)
-    best = float("inf")
-    for _ in range(_REPEATS):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        start.record()
-        for product in products:
-            product(x)
-        end.record()
-        end.synchronize()
-        best = min(best, start.elapsed_time(end) / 1000 / len(products))
-    return best
+    of_experts: whether the products are those of experts, each with as many rows as the others.
+    """
 
+    def __init__(self, device: torch.device, kind: WeightKind, of_experts: bool) -> None:
+        self._device, self._kind, self._of_experts = device, kind, of_experts
 
-@cache
-def _products(device: torch.device, kind: WeightKind, rounds: bool) -> tuple[Product, ...]:
-    return tuple(_product(_weight(device, kind, number), kind, rounds) for number in range(_WEIGHTS))
+    def seconds(self, rows: int, rounds: bool) -> float:
+        """Seconds of one product: the least time of some runs over several weights.
 
+        rows: number of rows, or of rows of one expert. rounds: whether rows are rounded, which is part of the time.
+        """
+        count = rows * _EXPERTS if self._of_experts else rows
+        x = torch.randn(count, _SIZE, device=self._device, dtype=torch.bfloat16)
+        tiles = None
+        if self._of_experts:
+            tiles = group_by_expert(torch.arange(count, device=self._device)[:, None] % _EXPERTS, _EXPERTS)
+        product = partial(self._multiply, x, tiles, rounds)
+        for weight in self._weights:  # compiles the kernels
+            product(weight)
+        best = float("inf")
+        for _ in range(_REPEATS):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            start.record()
+            for weight in self._weights:
+                product(weight)
+            end.record()
+            end.synchronize()
+            best = min(best, start.elapsed_time(end) / 1000 / len(self._weights))
+        return best
 
-@cache
-def _weight(device: torch.device, kind: WeightKind, number: int) -> ByteMatrix | Int4Matrix:
-    generator = torch.Generator(device).manual_seed(number)
-    if kind == "int4":
-        codes = torch.randint(0, 256, (_SIZE, _SIZE // 2), device=device, dtype=torch.uint8, generator=generator)
-        scales = torch.full((_SIZE, _SIZE // 32), 0.01, device=device, dtype=torch.float16)
-        return Int4Matrix(codes, scales, scales, 32)
-    signed = torch.randint(-100, 100, (_SIZE, _SIZE), device=device, dtype=torch.int8, generator=generator)
-    if kind == "fp8":
-        return ByteMatrix(signed.view(torch.uint8), torch.full((_SIZE, _SIZE // 128), 0.01, device=device), 128)
-    return ByteMatrix(signed, torch.full((_SIZE, 1), 0.01, device=device), _SIZE)
+    def _multiply(self, x: Tensor, tiles: ExpertTiles | None, rounds: bool, weight: ByteMatrix | Int4Matrix) -> Tensor:
+        terms = 2 if self._kind in ("int8", "int4") else 1
+        rows: Tensor | RoundedRows = x
+        if rounds:
+            rows = round_rows(x, "fp8" if self._kind == "fp8" else "int8", terms)
+        if tiles is not None:
+            return expert_linear(rows, weight, None, tiles, dtype=x.dtype)
+        return quantized_linear(rows, weight, None, x.new_empty(x.shape[0], _SIZE))
 
+    @cached_property
+    def _weights(self) -> list[ByteMatrix | Int4Matrix]:
+        return [self._weight(torch.Generator(self._device).manual_seed(number)) for number in range(_WEIGHTS)]
 
-def _product(weight: ByteMatrix | Int4Matrix, kind: WeightKind, rounds: bool) -> Product:
-    terms = 2 if kind in ("int8", "int4") else 1
+    def _weight(self, generator: torch.Generator) -> ByteMatrix | Int4Matrix:
+        shape = (_EXPERTS, _SIZE // _EXPERTS) if self._of_experts else (_SIZE,)
 
-    def multiply(x: Tensor) -> Tensor:
-        if not rounds:
-            return byte_linear(x, weight, None) if isinstance(weight, ByteMatrix) else int4_linear(x, weight, None)
-        out = x.new_empty(x.shape[0], _SIZE)
-        rounded = round_rows(x, "fp8" if kind == "fp8" else "int8", terms)
-        if isinstance(weight, ByteMatrix):
-            return rounded_byte_linear(rounded, weight, None, out)
-        return rounded_int4_linear(rounded, weight, None, out)
+        def scales(group: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.full((*shape, _SIZE // group), 0.01, device=self._device, dtype=dtype)
 
-    return multiply
+        def codes(low: int, high: int, inputs: int, dtype: torch.dtype) -> Tensor:
+            return torch.randint(low, high, (*shape, inputs), device=self._device, dtype=dtype, generator=generator)
+
+        if self._kind == "int4":
+            own = scales(32, torch.float16)
+            return Int4Matrix(codes(0, 256, _SIZE // 2, torch.uint8), own, own, 32)
+        signed = codes(-100, 100, _SIZE, torch.int8)
+        if self._kind == "fp8":
+            return ByteMatrix(signed.view(torch.uint8), scales(128), 128)
+        return ByteMatrix(signed, scales(_SIZE), _SIZE)

@@ -14,17 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.backends.cuda import product_choice
 from models.backends.cuda.experts import ExpertProduct
 from models.backends.cuda.kernels.matrices import HALF_RUN, ByteMatrix, Int4Matrix, pack_int4
-from models.backends.cuda.kernels.quantized_linear import byte_linear, int4_linear
-from models.backends.cuda.kernels.rounded_linear import (
-    RoundedRows,
-    round_rows,
-    rounded_byte_linear,
-    rounded_int4_linear,
-)
-from models.backends.cuda.product_choice import NEVER
+from models.backends.cuda.kernels.quantized_linear import quantized_linear
+from models.backends.cuda.product_choice import RowRounding
 from models.backends.cuda.product_timing import WeightKind
 from models.backends.rounded_slots import FP8
 from models.backends.torch.activations import activate
@@ -68,8 +61,8 @@ class QuantizedWeight(ABC):
         device: torch.device,
     ) -> None:
         (self._columns, self._width), self._dtype, self._out_dtype = shape, dtype, out_dtype
-        self._fixed_order, self._kind = fixed_order, kind
-        self._rounds_from = NEVER if fixed_order else product_choice.rounds_from(kind, device)
+        self._fixed_order, self._kind, self._device = fixed_order, kind, device
+        self._rounding = RowRounding.of(kind, device, fixed_order)
         self._bias = None if bias is None else bias.contiguous()
 
     @property
@@ -100,12 +93,6 @@ class QuantizedWeight(ABC):
         found._cut(first, end)
         return found
 
-    def _rounded(self, x: Tensor) -> RoundedRows | None:
-        """The rows of a product, rounded; None if they are too few to be rounded."""
-        if x.shape[0] < self._rounds_from:
-            return None
-        return round_rows(x, "fp8" if self._kind == "fp8" else "int8", 2 if self._kind in ("int8", "int4") else 1)
-
     @abstractmethod
     def rows(self, index: Tensor) -> Tensor:
         """Rows of the weight, dequantised, for an embedding that is tied to it. index: [n], int64 -> [n, in]."""
@@ -114,8 +101,11 @@ class QuantizedWeight(ABC):
     def of_experts(self, num_experts: int) -> ExpertProduct:
         """The weight of all experts of a layer, divided into experts."""
 
-    def _bias_of_experts(self, num_experts: int) -> Tensor | None:
-        return None if self._bias is None else self._bias.view(num_experts, -1)
+    def _divided(self, matrix: ByteMatrix | Int4Matrix, num_experts: int, padding: int = 0) -> ExpertProduct:
+        """The result of `of_experts`. matrix: that of all experts, divided. padding: see `ExpertProduct`."""
+        bias = None if self._bias is None else self._bias.view(num_experts, -1)
+        rounding = RowRounding.of(self._kind, self._device, self._fixed_order, of_experts=True)
+        return ExpertProduct(matrix, bias, padding, rounding)
 
     @abstractmethod
     def _parts(self) -> tuple[Tensor | None, ...]:
@@ -160,7 +150,7 @@ class BytesInTiles(QuantizedWeight):
     def of_experts(self, num_experts: int) -> ExpertProduct:
         codes, scales, group = self._matrix
         codes, scales = (part.view(num_experts, -1, part.shape[1]) for part in (codes, scales))
-        return ExpertProduct(ByteMatrix(codes, scales, group), self._bias_of_experts(num_experts))
+        return self._divided(ByteMatrix(codes, scales, group), num_experts)
 
     def _parts(self) -> tuple[Tensor | None, ...]:
         return self._matrix[:2]
@@ -170,10 +160,8 @@ class BytesInTiles(QuantizedWeight):
         self._matrix = ByteMatrix(codes[first:end], scales[first:end], group)
 
     def _product(self, x: Tensor, out: Tensor) -> Tensor:
-        rounded = self._rounded(x)
-        if rounded is not None:
-            return rounded_byte_linear(rounded, self._matrix, self._bias, out)
-        return byte_linear(x, self._matrix, self._bias, out, self._fixed_order)
+        rows = self._rounding.apply(x, x.shape[0])
+        return quantized_linear(rows, self._matrix, self._bias, out, self._fixed_order)
 
 
 class Int4InTiles(QuantizedWeight):
@@ -221,8 +209,7 @@ class Int4InTiles(QuantizedWeight):
         codes, scales = (part.view(num_experts, -1, part.shape[1]) for part in (codes, scales))
         if minimums is not None:
             minimums = minimums.view(num_experts, -1, minimums.shape[1])
-        bias = self._bias_of_experts(num_experts)
-        return ExpertProduct(Int4Matrix(codes, scales, minimums, group), bias, self._padding)
+        return self._divided(Int4Matrix(codes, scales, minimums, group), num_experts, self._padding)
 
     def _parts(self) -> tuple[Tensor | None, ...]:
         return self._matrix[:3]
@@ -234,10 +221,8 @@ class Int4InTiles(QuantizedWeight):
 
     def _product(self, x: Tensor, out: Tensor) -> Tensor:
         x = F.pad(x, (0, self._padding)) if self._padding else x
-        rounded = self._rounded(x)
-        if rounded is not None:
-            return rounded_int4_linear(rounded, self._matrix, self._bias, out)
-        return int4_linear(x, self._matrix, self._bias, out, self._fixed_order)
+        rows = self._rounding.apply(x, x.shape[0])
+        return quantized_linear(rows, self._matrix, self._bias, out, self._fixed_order)
 
 
 def fits(matrix: QuantizedMatrix) -> bool:

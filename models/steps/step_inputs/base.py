@@ -312,6 +312,10 @@ class PagedStepInputs(StepInputs):
     def tap(self, place: int, x: Tensor) -> None:
         self.taps[place] = x.clone()
 
+    def tapped(self) -> Tensor:
+        """The kept layer inputs after the step, one after the other: [tokens, layers * hidden]."""
+        return torch.cat([self.taps[place] for place in range(len(self.taps))], 1)
+
     def dynamic_inputs(self, patterns: Iterable[AttentionPattern]) -> dict[ProgramInput, int]:
         values = super().dynamic_inputs(patterns)
         values[inputs.CACHE_SLOTS] = self._batch.slot_mapping.data_ptr()

@@ -1,4 +1,7 @@
-"""Captures the steps of a model as CUDA graphs: encoder steps, steps with prefill, decode steps, and steps of beams."""
+"""Captures the steps of a model as CUDA graphs: encoder steps, steps with prefill, decode steps, and steps of beams.
+
+Also captures the passes of its draft head.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from models.backends import fixed_order
 from models.backends.cuda.graphs import graph_runner
 from models.backends.cuda.graphs.captures import CaptureTime
 from models.backends.cuda.graphs.graph_sizes import EncoderSizes, GraphSizes
+from models.draft_head import DraftHead
 from models.steps.kv_cache import KVCache
 from server.engine.device.captured_searches import CapturedSearches
 from server.engine.device.captured_steps import CapturedSteps
@@ -19,14 +23,15 @@ from server.engine.device.transformer_protocol import TransformerProtocol
 
 if TYPE_CHECKING:
     from models.backends.cuda.graphs.encoder_graphs import EncoderGraphs
+    from models.backends.cuda.graphs.head_graphs import HeadGraphs
     from models.backends.cuda.graphs.recording_graphs import RecordingGraphs
 
     CapturedEncoder = EncoderGraphs | RecordingGraphs
 
 log = logging.getLogger("triptych.engine")
 
-Part = Literal["encoder steps", "prefill", "decode steps", "beam searches"]
-"""A kind of steps of a model. All steps of a kind run as CUDA graphs, or all run eagerly."""
+Part = Literal["encoder steps", "prefill", "decode steps", "beam searches", "drafts"]
+"""A kind of steps of a model, or the passes of its drafter. All of a kind run as CUDA graphs, or all run eagerly."""
 Captured = TypeVar("Captured")
 
 REFUSED = "CUDA refuses to capture them, see the log"
@@ -57,16 +62,11 @@ def capture_parts(
     caches: KV caches of self-attention and of cross-attention; None in place of a cache that the model does not have.
         Other arguments as for `Runner.capture_steps`.
     """
-    (cache, cross_cache), reasons, time = caches, {}, time or CaptureTime()
+    reasons: dict[Part, str] = {}
+    (cache, cross_cache), time = caches, time or CaptureTime()
 
     def attempt(part: Part, capture: Callable[[], Captured]) -> Captured | None:
-        """Capture one part. If CUDA refuses, the part runs eagerly, and the others are captured nevertheless."""
-        try:
-            return capture()
-        except RuntimeError:
-            log.exception("%s cannot be captured as CUDA graphs", part)
-            reasons[part] = REFUSED
-            return None
+        return _attempt(part, capture, reasons)
 
     if decoder is not None and cache is not None and (reason := model.why_not_captured()) is not None:
         reasons["prefill"] = reasons["decode steps"] = reason
@@ -95,6 +95,34 @@ def capture_parts(
             beams = attempt("beam searches", lambda: BeamGraphs(steps, time))
             searches = None if beams is None else CapturedSearches(beams, cache.block_size, cross_cache is not None)
     return CapturedParts(captured, searches, encoder_graphs, reasons)
+
+
+def capture_head(
+    head: DraftHead, cache: KVCache, limits: GraphSizes, time: CaptureTime
+) -> tuple[HeadGraphs | None, dict[Part, str]]:
+    """Capture the passes of a draft head.
+
+    cache: cache of the head. limits: limits of the passes. time: limits how many graphs are captured.
+    Returns the captured passes, and the reason if they run eagerly.
+    """
+    if (reason := head.why_not_captured()) is not None:
+        return None, {"drafts": reason}
+    reasons: dict[Part, str] = {}
+    runner = graph_runner.make_runner(head.device)
+    return _attempt("drafts", lambda: head.capture_passes(cache, limits, runner, time), reasons), reasons
+
+
+def _attempt(part: Part, capture: Callable[[], Captured], reasons: dict[Part, str]) -> Captured | None:
+    """Capture one part. If CUDA refuses, the part runs eagerly, and the others are captured nevertheless.
+
+    reasons: gets the reason if the part runs eagerly.
+    """
+    try:
+        return capture()
+    except RuntimeError:
+        log.exception("%s cannot be captured as CUDA graphs", part)
+        reasons[part] = REFUSED
+        return None
 
 
 def _why_no_searches(cache: KVCache) -> str | None:

@@ -90,7 +90,7 @@ def output_without(
 def _take(output: DecoderOutput, indices: Sequence[int]) -> DecoderOutput:
     """Copy the rows at `indices` of a decoder output."""
     index = to_device(np.array(indices, dtype=np.int64), output.hidden.device)
-    hidden, logits, top_k = output
+    hidden, logits, top_k, _ = output
     if top_k is not None:
         logsumexp = None if top_k.logsumexp is None else top_k.logsumexp[index]
         top_k = LogitsTopK(top_k.values[index], top_k.ids[index], logsumexp, top_k.is_finite[index])

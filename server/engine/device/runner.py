@@ -98,10 +98,10 @@ class Runner:
 
         schedule: sources to encode, blocks to copy, rows to compute.
         logits: asks for logits and their top-k in the same step; None if logits are not needed. Must be None if the
-            schedule needs all hidden states.
+            schedule scores prompts. An eager step that needs all hidden states computes no logits.
         Returns the decoder output and the hidden states. The output has one row for the last token of each row that
             needs logits, and one for each token of its draft, in order. The hidden states are those of all tokens,
-            [tokens, hidden], model dtype, if the schedule needs them; else None.
+            [tokens, hidden], model dtype, if the schedule needs them and the step ran eagerly; else None.
         """
         assert self.self_cache is not None
         if schedule.sources:
@@ -117,9 +117,10 @@ class Runner:
         caches = self.self_cache, self.cross_cache
         if not schedule.needs_all_hidden:
             return self.model.decode(batch, *caches, logits, self.state_memory), None
-        assert logits is None, "the logits of the prompt would overwrite those of the step"
-        hidden = self.model.decode(replace(batch, output_lens=None), *caches, state_memory=self.state_memory).hidden
-        return DecoderOutput(hidden if batch.output_rows is None else hidden[batch.output_rows]), hidden
+        assert not (schedule.scores_prompts and logits), "the logits of the prompt would overwrite those of the step"
+        output = self.model.decode(replace(batch, output_lens=None), *caches, state_memory=self.state_memory)
+        hidden = output.hidden
+        return output._replace(hidden=hidden if batch.output_rows is None else hidden[batch.output_rows]), hidden
 
     @torch.inference_mode()
     def align(

@@ -11,10 +11,13 @@ from dataclasses import dataclass
 
 import torch
 
+from models.backends.cuda.graphs.captures import CaptureTime
+from models.backends.cuda.graphs.graph_sizes import GraphSizes
 from models.backends.logits import LogitsRequest
 from server.engine.cache.block_manager import BlockManager
 from server.engine.choosing.sampling_positions import SamplingPosition
 from server.engine.choosing.selection import choose
+from server.engine.device.captured_parts import Part
 from server.engine.device.device_copies import HostTopK
 from server.engine.device.runner import Runner
 from server.engine.drafting.drafts import max_draft_tokens
@@ -78,10 +81,19 @@ class ModelDrafter:
         while rows:
             rows = self._step(rows)
 
+    def waits_for_tokens(self, groups: Sequence[SequenceGroup], num_rows: int) -> bool:
+        return any(max_draft_tokens(group, self.num_tokens) > 0 for group in groups)
+
     def forget(self, group: SequenceGroup) -> None:
         sequence = self._sequences.pop(group, None)
         if sequence is not None:
             self.pool.release(sequence.block_table)
+
+    def capture(self, limits: GraphSizes, time: CaptureTime) -> dict[Part, str]:
+        context = min(self.context_tokens, self.pool.num_blocks * self.pool.block_size)
+        own = GraphSizes(limits.rows, context, tokens=min(limits.tokens, self.max_batch_tokens))
+        reason = self.runner.capture_steps(own, time=time).get("decode steps")
+        return {} if reason is None else {"drafts": reason}
 
     def _make_room(self, group: SequenceGroup, tokens: int) -> bool:
         sequence = self._sequences.setdefault(group, _DraftSequence([]))

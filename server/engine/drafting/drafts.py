@@ -10,7 +10,10 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Protocol
 
+from models.backends.cuda.graphs.captures import CaptureTime
+from models.backends.cuda.graphs.graph_sizes import GraphSizes
 from server.engine.cache.block_manager import BlockManager
+from server.engine.device.captured_parts import Part
 from server.engine.device.runner import Runner
 from server.engine.drafting.ngrams import ModelRates, NgramText
 from server.engine.scheduling.step_costs import StepCosts
@@ -54,8 +57,21 @@ class Drafter(Protocol):
         num_rows: number of decoding rows in the next step, including groups without drafts.
         """
 
+    def waits_for_tokens(self, groups: Sequence[SequenceGroup], num_rows: int) -> bool:
+        """Whether the next step may have drafts, so that all tokens before it must be known when it is scheduled.
+
+        groups, num_rows: as of `propose`. The last token of each group may not be known yet.
+        """
+
     def forget(self, group: SequenceGroup) -> None:
         """Drop the data of a group that has ended or gets no more drafts."""
+
+    def capture(self, limits: GraphSizes, time: CaptureTime) -> dict[Part, str]:
+        """Capture the steps of the drafter's model as CUDA graphs.
+
+        limits: limits of the steps of the model for which it drafts. time: limits how many graphs are captured.
+        Returns the reason for the part "drafts" if the steps run eagerly.
+        """
 
 
 def max_draft_tokens(group: SequenceGroup, num_tokens: int) -> int:
@@ -89,8 +105,16 @@ class NgramDrafter:
         self._texts: dict[SequenceGroup, NgramText] = {}
 
     def propose(self, groups: Sequence[SequenceGroup], num_rows: int) -> None:
+        for group, draft in self._drafts(groups, num_rows):
+            group.sequences[0].draft = draft
+
+    def waits_for_tokens(self, groups: Sequence[SequenceGroup], num_rows: int) -> bool:
+        return any(draft for _, draft in self._drafts(groups, num_rows))
+
+    def _drafts(self, groups: Sequence[SequenceGroup], num_rows: int) -> list[tuple[SequenceGroup, list[int]]]:
+        """The drafts of groups whose text predicts tokens. They may be empty. Arguments as of `propose`."""
         if num_rows > MAX_DRAFTING_ROWS:
-            return
+            return []
         texts = []
         for group in groups:
             count = max_draft_tokens(group, self.num_tokens)
@@ -101,13 +125,16 @@ class NgramDrafter:
                 text.update(group.sequences[0].tokens, count)
                 if text.predicted:
                     texts.append((group, text))
-        if texts and self.costs.has_baseline(num_rows):
-            lengths = draft_lengths([text.probabilities() for _, text in texts], num_rows, self.costs)
-            for (group, text), length in zip(texts, lengths, strict=True):
-                group.sequences[0].draft = text.predicted[:length]
+        if not texts or not self.costs.has_baseline(num_rows):
+            return []
+        lengths = draft_lengths([text.probabilities() for _, text in texts], num_rows, self.costs)
+        return [(group, text.predicted[:length]) for (group, text), length in zip(texts, lengths, strict=True)]
 
     def forget(self, group: SequenceGroup) -> None:
         self._texts.pop(group, None)
+
+    def capture(self, limits: GraphSizes, time: CaptureTime) -> dict[Part, str]:
+        return {}
 
 
 def draft_lengths(probabilities: Sequence[Sequence[float]], num_rows: int, costs: StepCosts) -> list[int]:

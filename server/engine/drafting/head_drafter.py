@@ -12,27 +12,27 @@ import logging
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
-from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from models.backends.logits import LogitsRequest, LogitsTopK
+from models.backends.cuda.graphs.captures import CaptureTime
+from models.backends.cuda.graphs.graph_sizes import GraphSizes
 from models.draft_head import DraftHead
-from models.steps.batch import DecoderBatch
 from models.steps.kv_cache import KVCache
 from server.engine.cache.block_manager import BlockManager
 from server.engine.choosing.sampling_positions import SamplingPosition
 from server.engine.choosing.selection import choose
-from server.engine.device.device_copies import HostTopK, to_device
+from server.engine.device.captured_parts import Part
+from server.engine.device.device_copies import HostTopK
 from server.engine.device.runner import Runner
-from server.engine.device.slots import padded_tables, slots_of
+from server.engine.device.slots import Ids
 from server.engine.drafting import drafts
 from server.engine.drafting.draft_lengths import HeadCosts, head_draft_lengths
 from server.engine.drafting.drafts import max_draft_tokens
+from server.engine.drafting.head_passes import HeadPart, HeadPasses, Predicted
 from server.engine.drafting.head_texts import CATCH_UP_TOKENS, MAX_PATIENCE, FilledBlocks, HeadRates, HeadText
 from server.engine.scheduling.schedule import Schedule, ScheduledRow
 from server.engine.scheduling.step_costs import StepCosts
@@ -45,9 +45,10 @@ PROBES = 16
 drafts begin again.
 """
 REST_STEPS = 16
-"""Number of steps without drafts for a text after drafts were found not to pay.
+"""After a choice of no draft, a text has no drafts until a step whose number is a multiple of this one.
 
-A comparison of predictions with the text (`PROBES`) may end this time earlier.
+All texts thus choose in the same steps, and steps in between are launched ahead. A comparison of predictions with the
+text (`PROBES`) may end the time without drafts earlier.
 """
 TRIED_TEXTS = 8
 """While drafts do not pay, the head still reads the prompt of one in this many requests. If its predictions are right,
@@ -55,51 +56,9 @@ drafts begin again.
 """
 
 
-@dataclass(slots=True)
-class _Part:
-    """Consecutive pairs of one text that a pass of the head computes (see `head_texts`).
-
-    first, end: the first position, and the position after the last one.
-    outputs: number of positions at the end after which the next token is predicted.
-    drafts: whether predicted tokens are appended to `draft`.
-    draft: tokens of the draft so far.
-    hidden: [1, hidden], state of the head that the next token of the draft reads; None before the first token.
-    """
-
-    group: SequenceGroup
-    text: HeadText
-    first: int
-    end: int
-    outputs: int
-    drafts: bool
-    draft: list[int]
-    hidden: Tensor | None = None
-
-    @property
-    def sequence(self) -> CachedSequence:
-        return self.group.sequences[0]
-
-    @property
-    def num_pairs(self) -> int:
-        return self.end - self.first
-
-    def take(self, count: int) -> _Part:
-        """Remove the first `count` pairs, and return them as a part without outputs."""
-        taken = _Part(self.group, self.text, self.first, self.first + count, 0, False, [])
-        self.first += count
-        self.outputs = min(self.outputs, self.num_pairs)
-        return taken
-
-
-class _Predicted(NamedTuple):
-    """Results of a pass: logits, their top-k, and hidden states of the head.
-
-    Each has one row for each predicted token.
-    """
-
-    logits: Tensor
-    top_k: LogitsTopK
-    hidden: Tensor
+def _common_step(step: int) -> int:
+    """The first step from `step` on in which all texts without drafts choose a length."""
+    return -(-step // REST_STEPS) * REST_STEPS
 
 
 class HeadDrafter:
@@ -109,6 +68,7 @@ class HeadDrafter:
     max_batch_tokens: largest number of tokens in one pass of the head.
     relative_cost, repeats: as of `HeadCosts`.
     seconds: duration of the passes before the current step.
+    passes: runs the passes, after `allocate`.
     pool, runner: None, because the head uses the blocks of the model.
     """
 
@@ -126,20 +86,34 @@ class HeadDrafter:
         self._rates = HeadRates(num_tokens)
         self._texts: dict[SequenceGroup, HeadText] = {}
         self._pays = True
+        self._step = 0
+        self._due_step: int | None = 0
 
     def allocate(self, num_blocks: int, block_size: int, dtype: torch.dtype) -> None:
         """Allocate the cache of the head. num_blocks, block_size: as of the model's cache. dtype: of keys and values.
 
         Raises RuntimeError or OSError if there is too little memory.
         """
-        self.cache = KVCache(self.head.config.attention_layers, num_blocks, block_size, dtype, self.head.device)
+        cache = KVCache(self.head.config.attention_layers, num_blocks, block_size, dtype, self.head.device)
+        self.passes = HeadPasses(self.head, cache)
         self._filled = FilledBlocks(block_size)
+
+    @property
+    def cache(self) -> KVCache:
+        """Keys and values of the head."""
+        return self.passes.cache
+
+    def capture(self, limits: GraphSizes, time: CaptureTime) -> dict[Part, str]:
+        """As `Drafter.capture`. Passes over more tokens of a text than a draft has run eagerly."""
+        rows = min(limits.rows, drafts.MAX_DRAFTING_ROWS)
+        tokens = min(rows * (self.num_tokens + 1), self.max_batch_tokens)
+        return self.passes.capture(GraphSizes(rows, limits.context, tokens=tokens), time)
 
     # ------------------------------------------------------------------------------------------- before the step
 
     def propose(self, groups: Sequence[SequenceGroup], num_rows: int) -> None:
         """Choose the length of each draft. The draft tokens are placeholders until `complete` computes them."""
-        self.seconds = 0.0
+        self.seconds, self._due_step = 0.0, None
         if num_rows > drafts.MAX_DRAFTING_ROWS:
             self._texts.clear()
             return
@@ -151,9 +125,7 @@ class HeadDrafter:
                 continue
             text.settle(sequence.tokens)
             count, known = max_draft_tokens(group, self.num_tokens), len(sequence.tokens) - 1
-            if text.rest:
-                text.rest -= 1
-            elif count > 0 and text.end >= known > text.start:
+            if text.choice_step <= self._step and count > 0 and text.end >= known > text.start:
                 found.append((text, sequence, text.probabilities(count)))
         assert self.costs is not None
         if found and self.costs.has_baseline(num_rows):
@@ -161,7 +133,23 @@ class HeadDrafter:
             self._pays = any(lengths)
             for (text, sequence, _), length in zip(found, lengths, strict=True):
                 sequence.draft = sequence.tokens[-1:] * length
-                text.rest = 0 if length else REST_STEPS
+                text.choice_step = self._step + 1 if length else _common_step(self._step + 1)
+
+    def waits_for_tokens(self, groups: Sequence[SequenceGroup], num_rows: int) -> bool:
+        """As `Drafter.waits_for_tokens`. Also true if the head must catch up with a text before the step."""
+        assert self.costs is not None
+        if num_rows > drafts.MAX_DRAFTING_ROWS or not self.costs.has_baseline(num_rows):
+            return False
+        if self._due_step is None:
+            steps = [
+                min(text.choice_step, _common_step(text.read_step + text.patience)) for text in self._texts.values()
+            ]
+            self._due_step = min(steps, default=self._step + 1)
+        return self._due_step <= self._step
+
+    def skip_step(self) -> None:
+        """Count a step for which the head had nothing to do, and that was launched without `complete`."""
+        self._step, self.seconds = self._step + 1, 0.0
 
     @torch.inference_mode()
     def complete(self, schedule: Schedule) -> None:
@@ -178,13 +166,13 @@ class HeadDrafter:
                 continue
             end = text.known_pairs(sequence)
             if group in scheduled:
-                text.waited, text.patience = 0, CATCH_UP_TOKENS
-                drafting.append(_Part(group, text, text.written, end, 1, True, []))
+                text.read_step, text.patience = self._step, CATCH_UP_TOKENS
+                drafting.append(HeadPart(group, text, text.written, end, 1, True, []))
             elif not group.is_ready_to_decode or group.num_generated <= PROBES:
                 if end - text.written >= CATCH_UP_TOKENS:
-                    others.append(_Part(group, text, text.written, end, 0, False, []))
+                    others.append(HeadPart(group, text, text.written, end, 0, False, []))
             elif self._is_due(text, end):
-                others.append(_Part(group, text, text.written, end, PROBES + 1, False, []))
+                others.append(HeadPart(group, text, text.written, end, PROBES + 1, False, []))
         is_usual = not others and all(part.num_pairs <= self.num_tokens + 1 for part in drafting)
         self._first_pass([*drafting, *others])
         if drafting and is_usual:
@@ -199,6 +187,7 @@ class HeadDrafter:
             # Tokens that the head could not compute keep their place in the step, and are verified as all others.
             part.sequence.draft[: len(part.draft)] = part.draft
             part.text.drafted(len(part.sequence.tokens), part.draft)
+        self._step, self._due_step = self._step + 1, None
         self.seconds = time.perf_counter() - started
 
     def _is_due(self, text: HeadText, end: int) -> bool:
@@ -207,82 +196,56 @@ class HeadDrafter:
         If many pairs are unread, the older ones are skipped. end: position after the last known pair.
         """
         size = self.cache.block_size
-        text.waited += 1
         if end - text.written > 2 * CATCH_UP_TOKENS:
-            text.skip(-(-(end - CATCH_UP_TOKENS) // size) * size)
-        if text.waited < text.patience or end - text.written < CATCH_UP_TOKENS:
+            text.skip((end - CATCH_UP_TOKENS) // size * size)
+        if self._step < text.read_step + text.patience or end - text.written < CATCH_UP_TOKENS:
             return False
-        text.waited, text.patience = 0, min(2 * text.patience, MAX_PATIENCE)
+        text.read_step, text.patience = self._step, min(2 * text.patience, MAX_PATIENCE)
         return True
 
-    def _unfinished(self, parts: Sequence[_Part]) -> list[_Part]:
+    def _unfinished(self, parts: Sequence[HeadPart]) -> list[HeadPart]:
         return [part for part in parts if part.hidden is not None and len(part.draft) < len(part.sequence.draft)]
 
-    def _first_pass(self, parts: Sequence[_Part]) -> None:
+    def _first_pass(self, parts: Sequence[HeadPart]) -> None:
         """Let the head read all pairs of the parts, in passes of at most `max_batch_tokens` pairs.
 
         At the last positions of each part, as many as its `outputs`, it also predicts the next token.
         """
         waiting = deque(part for part in parts if part.num_pairs)
         while waiting:
-            room, taken = self.max_batch_tokens, list[_Part]()
+            room, taken = self.max_batch_tokens, list[HeadPart]()
             while waiting and room:
                 fits = waiting[0].num_pairs <= room
                 taken.append(waiting.popleft() if fits else waiting[0].take(room))
                 room -= taken[-1].num_pairs
             self._read(taken)
 
-    def _read(self, parts: Sequence[_Part]) -> None:
+    def _read(self, parts: Sequence[HeadPart]) -> None:
         """Run the head once over pairs whose hidden states come from the model."""
         tokens = [part.sequence.tokens[part.first + 1 : part.end + 1] for part in parts]
         states = torch.cat(list(chain.from_iterable(part.text.take(part.end) for part in parts)))
-        found = self._run(parts, list(chain.from_iterable(tokens)), self.head.combined(states))
+        found = self.passes.run(parts, list(chain.from_iterable(tokens)), self.head.combined(states))
+        self._record_written(parts)
         if found is not None:
             self._predict(parts, found)
 
-    def _later_pass(self, parts: Sequence[_Part]) -> None:
+    def _later_pass(self, parts: Sequence[HeadPart]) -> None:
         """Run the head once over the last draft token of each part. The state before that token is the head's own."""
         for part in parts:
             part.first, part.end = part.end, part.end + 1
         states = torch.cat([part.hidden for part in parts if part.hidden is not None])
-        found = self._run(parts, [part.draft[-1] for part in parts], states)
+        found = self.passes.run(parts, [part.draft[-1] for part in parts], states)
+        self._record_written(parts)
         assert found is not None
         self._predict(parts, found)
 
-    def _run(self, parts: Sequence[_Part], token_ids: list[int], states: Tensor) -> _Predicted | None:
-        """Run the head once. token_ids: the token after each position of the parts. states: the state at each position.
-
-        Returns None if no token is predicted.
-        """
-        size = self.cache.block_size
-        positions = np.concatenate([np.arange(part.first, part.end) - part.text.start for part in parts])
-        slots = [slot for part in parts for slot in slots_of(part.text.table, part.first, part.end, size)]
-        columns = to_device(np.array([token_ids, positions, slots], dtype=np.int64), self.head.device)
-        tables = padded_tables([part.text.table[part.text.start // size : -(-part.end // size)] for part in parts])
-        lens, outputs = tuple(part.num_pairs for part in parts), tuple(part.outputs for part in parts)
-        batch = DecoderBatch(
-            token_ids=columns[0],
-            positions=columns[1],
-            query_lens=lens,
-            key_lens=tuple(part.end - part.text.start for part in parts),
-            slot_mapping=columns[2],
-            block_tables=to_device(tables, self.head.device),
-            output_lens=None if outputs == lens else outputs,
-        )
-        num_outputs = sum(outputs)
-        request = LogitsRequest() if 0 < num_outputs <= self.head.max_logits_rows else None
-        output = self.head.decode(batch, states, self.cache, request)
+    def _record_written(self, parts: Sequence[HeadPart]) -> None:
         for part in parts:
             self._filled.write(part.text, part.sequence, part.first, part.end)
-        if not num_outputs:
-            return None
-        if output.logits is None or output.top_k is None:
-            return _Predicted(*self.head.logits_top_k(output.hidden, LogitsRequest()), output.hidden)
-        return _Predicted(output.logits, output.top_k, output.hidden)
 
     # ----------------------------------------------------------------------------------------------- predictions
 
-    def _predict(self, parts: Sequence[_Part], found: _Predicted) -> None:
+    def _predict(self, parts: Sequence[HeadPart], found: Predicted) -> None:
         """Append predicted tokens to drafts. In parts that do not draft, compare the predictions with the text."""
         places = []
         for part in parts:
@@ -302,14 +265,12 @@ class HeadDrafter:
                 part.draft += tokens[own] if is_valid[row - 1] else []
             elif part.outputs:
                 # The last prediction is that of a token which the model has not chosen yet.
-                part.text.rest = 0
+                part.text.choice_step = 0
                 ends = range(part.end - part.outputs + 2, part.end + 1)
                 for token, end in zip(tokens[own], ends, strict=False):
                     part.text.observe(0, token == part.sequence.tokens[end])
 
-    def _choose(
-        self, found: _Predicted, places: Sequence[SamplingPosition]
-    ) -> tuple[list[int], list[bool], list[bool]]:
+    def _choose(self, found: Predicted, places: Sequence[SamplingPosition]) -> tuple[list[int], list[bool], list[bool]]:
         """Choose a token for each row as the model would, with the same random numbers.
 
         Returns the tokens, whether each is possible, and whether the logits of its row are finite.
@@ -319,10 +280,17 @@ class HeadDrafter:
             if any(place.group.tables.change_logits or place.group.params.do_sample for place in places):
                 whole = logits.new_full((len(logits), self.head.vocab_size), -torch.inf)
                 logits = whole.index_copy_(1, token_ids, logits)
-            best = best._replace(ids=token_ids.cpu().numpy()[best.ids])
+            best = best._replace(ids=self._ids_of_logits[best.ids])
         return *choose(logits, places, best), best.is_finite.tolist()
 
-    def _drop(self, part: _Part) -> None:
+    @cached_property
+    def _ids_of_logits(self) -> Ids:
+        """The token of each logit of an EAGLE-3 head with fewer tokens than the model."""
+        assert self.head.token_ids is not None
+        ids: Ids = self.head.token_ids.cpu().numpy()
+        return ids
+
+    def _drop(self, part: HeadPart) -> None:
         """Stop drafting for a group whose logits are not finite, and clear what the head has written for it."""
         part.group.accepts_drafts = False
         self._texts.pop(part.group, None)
@@ -337,20 +305,19 @@ class HeadDrafter:
         rows = schedule.chunks if schedule.is_plain else schedule.rows
         return any(row.num_tokens > 1 and self._follows(row) for row in rows)
 
-    def observe(self, schedule: Schedule, states: Tensor) -> None:
+    def observe(self, rows: Sequence[ScheduledRow], starts: Sequence[int], states: Tensor) -> None:
         """Keep the hidden states of a step. Call it before the step counts as computed.
 
+        rows: rows of the step. starts: position of the first token of each row.
         states: for each token of the step, what the head reads: final hidden states, or the layer inputs.
         """
-        if schedule.num_rows > drafts.MAX_DRAFTING_ROWS:
+        if len(rows) > drafts.MAX_DRAFTING_ROWS:
             return
-        if states.is_cuda:
-            states = states.clone()  # A captured step overwrites its results.
         end = 0
-        for row in schedule.rows:
+        for row, start in zip(rows, starts, strict=True):
             first, end = end, end + row.num_step_tokens
             if self._follows(row):
-                self._text_of(row).add(row.sequence.num_computed_tokens, states[first:end])
+                self._text_of(row, start).add(start, states[first:end])
 
     def _follows(self, row: ScheduledRow) -> bool:
         """Whether to keep the hidden states of a row for the head.
@@ -362,16 +329,17 @@ class HeadDrafter:
         is_prompt = row.num_tokens > 1 + row.sequence.repeated_tokens
         return not is_prompt or row.group in self._texts or self._pays or row.group.sequence_id % TRIED_TEXTS == 0
 
-    def _text_of(self, row: ScheduledRow) -> HeadText:
-        """The `HeadText` of a row.
+    def _text_of(self, row: ScheduledRow, first: int) -> HeadText:
+        """The `HeadText` of a row. first: position of the first token of the row.
 
         A new one is made if the blocks have changed, or if hidden states of a step are missing.
         """
-        text, first = self._texts.get(row.group), row.sequence.num_computed_tokens
+        text = self._texts.get(row.group)
         if text is None or not text.belongs_to(row.sequence) or first > text.end:
             start = self._filled.start(row.sequence, first)
             acceptance = None if text is None else text.acceptance
-            text = self._texts[row.group] = HeadText(row.sequence.block_table, start, self._rates, acceptance)
+            text = HeadText(row.sequence.block_table, start, self._step, self._rates, acceptance)
+            self._texts[row.group], self._due_step = text, None
             text.written, text.end = max(first, start), first
         return text
 
@@ -386,7 +354,7 @@ class HeadDrafter:
         end = min(text.known_pairs(sequence), sequence.published_blocks * self.cache.block_size)
         if end > text.written:
             with torch.inference_mode():
-                self._first_pass([_Part(group, text, text.written, end, 0, False, [])])
+                self._first_pass([HeadPart(group, text, text.written, end, 0, False, [])])
 
     def forget(self, group: SequenceGroup) -> None:
         self._texts.pop(group, None)

@@ -58,17 +58,19 @@ class HeadText:
     start: first position whose pair the head reads; a multiple of the block size. For the head, it is position 0.
     written: the head has read the pairs of the positions from `start` to `written - 1`.
     end: hidden states are known for all positions before this one.
-    rest: number of steps without drafts that remain before a draft length is chosen again.
-    waited: number of steps since the head last caught up with the text.
-    patience: value of `waited` at which the head catches up again.
+    choice_step: number of the step in which a draft length is chosen next. There are no drafts before this step.
+    read_step: number of the step in which the head last drafted or caught up with the text.
+    patience: number of steps after `read_step` at which the head catches up again.
     """
 
-    def __init__(self, table: list[int], start: int, rates: HeadRates, acceptance: Acceptance | None = None) -> None:
+    def __init__(
+        self, table: list[int], start: int, step: int, rates: HeadRates, acceptance: Acceptance | None = None
+    ) -> None:
         self.table = table
         self.start = self.written = self.end = start
         self._rates = rates
         self.acceptance = rates.of_text() if acceptance is None else acceptance
-        self.rest, self.waited, self.patience = 0, 0, CATCH_UP_TOKENS
+        self.choice_step, self.read_step, self.patience = step, step, CATCH_UP_TOKENS
         self._states: list[Tensor] = []
         self._draft: tuple[int, list[int]] = 0, []
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from models.backends.cuda.graphs.captures import CaptureTime
 from models.backends.cuda.graphs.graph_sizes import EncoderSizes, GraphSizes
 from server.engine.device.captured_parts import Part
+from server.engine.drafting.head_drafter import HeadDrafter
 from server.engine.loading.loaded_checkpoint import LoadedCheckpoint
 from server.engine.scheduling.schedule import SOURCE_TOKENS_PER_TOKEN
 from server.engine.stepping.engine import Engine
@@ -48,6 +49,9 @@ def capture_models(
             continue
         time, before = CaptureTime(), 0 if free_bytes is None else free_bytes()
         reasons = part.runner.capture_steps(decoder, encoder, time)
+        drafter = None if found.generation is None else found.generation.drafter
+        if decoder is not None and drafter is not None:
+            reasons |= drafter.capture(decoder, time)
         if is_measurement:
             continue
         if time.num_captured:
@@ -103,6 +107,7 @@ def decoder_sizes(
         context,
         source,
         tokens=min(generation.scheduler.max_batch_tokens, _tokens_worth_capturing(model)),
+        keeps_states=isinstance(generation.drafter, HeadDrafter),
     )
 
 

@@ -20,6 +20,7 @@ import torch
 from server.engine.encoding.ctc_engine import silence
 from server.engine.loading.load import LoadError
 from server.engine.loading.loaded_checkpoint import LoadedCheckpoint
+from server.engine.scheduling.prefill_budget import PrefillBudget
 from server.engine.scheduling.schedule import SOURCE_TOKENS_PER_TOKEN
 from server.engine.stepping.engine import Engine, StepError
 from server.engine.stepping.generation_engine import GenerationEngine
@@ -173,6 +174,16 @@ def _too_little(free: int) -> str:
     )
 
 
+class UnmeasuredPrefill(PrefillBudget):
+    """Limits the prefill work of all steps as before the first measurement, because it learns nothing.
+
+    The rows of a step, and so its memory, then do not depend on how long the steps of the measurement take. The first
+    ones compile kernels.
+    """
+
+    def observe(self, decode_tokens: int, prefill_tokens: int, seconds: float) -> None: ...
+
+
 class Probe(NamedTuple):
     """A request for a model that makes steps of the largest possible size.
 
@@ -221,6 +232,9 @@ def _run(engine: Engine, probe: Probe) -> None:
 
     Raises torch.OutOfMemoryError if the device has too little memory, and LoadError if a step fails otherwise.
     """
+    for model in engine.models.values():
+        if model.generation is not None:
+            model.generation.scheduler.prefill_budget = UnmeasuredPrefill()
     engine.add(probe.make(engine))
     while engine.has_work:
         output = engine.step()

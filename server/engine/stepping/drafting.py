@@ -10,7 +10,7 @@ from torch import Tensor
 from models.backends.logits import DecoderOutput
 from server.engine.drafting.drafts import Drafter
 from server.engine.drafting.head_drafter import HeadDrafter
-from server.engine.scheduling.schedule import Schedule
+from server.engine.scheduling.schedule import Schedule, ScheduledRow
 from server.engine.scheduling.step_costs import StepCosts
 from server.engine.sequences.sequence import SequenceGroup
 
@@ -65,8 +65,8 @@ class Drafting:
         """
         if self._head is None:
             return
+        self.clear(cleared_blocks, schedule.groups)
         try:
-            self._head.clear(cleared_blocks)
             self._head.complete(schedule)
             schedule.keeps_hidden = self._head.needs_all_states(schedule)
         except Exception:
@@ -80,15 +80,56 @@ class Drafting:
         """
         if self._head is None:
             return
-        states: Tensor | None = output.hidden if hidden is None else hidden
-        if self._head.head.config.target_layers:
-            states = self._head.head.target.taps
+        states = output.draft_states
+        if states is None and not self._head.head.config.target_layers:
+            states = output.hidden if hidden is None else hidden
         if states is None or states.shape[0] != schedule.num_row_tokens:
             return
         try:
-            self._head.observe(schedule, states)
+            starts = [row.sequence.num_computed_tokens for row in schedule.rows]
+            self._head.observe(schedule.rows, starts, states)
         except Exception:
             self._stop(schedule.groups)
+
+    def waits_for_tokens(self, rows: Sequence[ScheduledRow]) -> bool:
+        """Whether the next step of some decoding rows must not start before the host has read all their tokens.
+
+        So it is if the step may have drafts, or a pass of a draft head before it. Each row is of another group, or of a
+        group with beams.
+        """
+        ready = [row.group for row in rows if row.group.accepts_drafts]
+        try:
+            return self.drafter.waits_for_tokens(ready, len(rows))
+        except Exception:
+            self._stop(ready)
+            return True
+
+    def launched(self, rows: Sequence[ScheduledRow], starts: Sequence[int], states: Tensor | None) -> None:
+        """Give a draft head the hidden states of a step without drafts whose tokens are not read yet.
+
+        rows: rows of the step, one token each. starts: position of this token. states: `DecoderOutput.draft_states`.
+        """
+        if self._head is None:
+            return
+        self._head.skip_step()
+        if states is None:
+            return
+        try:
+            self._head.observe(rows, starts, states)
+        except Exception:
+            self._stop([row.group for row in rows])
+
+    def clear(self, cleared_blocks: Sequence[int], groups: Sequence[SequenceGroup]) -> None:
+        """Clear blocks in the cache of a draft head. If this fails, these groups draft no longer.
+
+        cleared_blocks: blocks that were cleared in the cache of the model. groups: groups of the next step.
+        """
+        if self._head is None or not cleared_blocks:
+            return
+        try:
+            self._head.clear(cleared_blocks)
+        except Exception:
+            self._stop(groups)
 
     def forget(self, group: SequenceGroup, is_useful: bool) -> None:
         """Drop the data of a group that ends. Its blocks are still allocated.

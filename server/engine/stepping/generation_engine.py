@@ -58,7 +58,7 @@ class GenerationEngine:
         self.num_accepted_tokens = 0
         self.is_encoder_decoder = scheduler.blocks.cross_pool is not None
         self._new_groups = NewGroups(name, limits, scheduler, lambda: runner.model.cross_attention_layers())
-        self._ahead = StepsAhead(scheduler, runner)
+        self._ahead = StepsAhead(scheduler, runner, self._drafting)
         self.grammar_waits: GrammarWaits | None = None
         self._beam_lags: list[int] = []
         self._finished_groups = FinishedGroups(runner)
@@ -72,7 +72,7 @@ class GenerationEngine:
 
     @drafter.setter
     def drafter(self, drafter: Drafter | None) -> None:
-        self._drafting = None if drafter is None else Drafting(self.name, drafter)
+        self._drafting = self._ahead.drafting = None if drafter is None else Drafting(self.name, drafter)
 
     def learn_step_times_again(self, has_fixed_part: bool) -> None:
         """Forget the durations of all steps so far.
@@ -171,7 +171,7 @@ class GenerationEngine:
         events.computes(groups, started)
         mask_wait_seconds = None
         try:
-            if launched is None and self._drafting is None:
+            if launched is None:
                 launched = self._ahead.launch(schedule)
             if launched is None:
                 mask_wait_seconds = self._run(schedule, events)
@@ -214,7 +214,7 @@ class GenerationEngine:
         if waits is not None:
             waits.start(ready)
         model = self.runner.model
-        request = None if schedule.needs_all_hidden else step_logits_request(ready, model.max_logits_rows)
+        request = None if schedule.scores_prompts else step_logits_request(ready, model.max_logits_rows)
         output, hidden = self.runner.run(schedule, request)
         if self._drafting is not None:
             self._drafting.keep_states(schedule, output, hidden)

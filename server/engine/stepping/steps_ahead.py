@@ -3,7 +3,7 @@
 The device then computes a step while the host reads the results of the previous step, ends sequences and sends events.
 This needs captured steps (`CapturedSteps`, and `CapturedSearches` for beams), which choose tokens and beams on the
 device. No row of the step may have a setting that needs the host to read the text
-(`server.engine.sequences.ahead_fields`).
+(`server.engine.sequences.ahead_fields`), and the drafter of the model must have nothing to do for the step.
 
 Until its results are read, a launched step counts as scheduled but not computed. The step after it is planned without
 knowing them: each row gets one token. If a sequence ends with the unread token, the next step computes it in vain. The
@@ -27,11 +27,12 @@ from server.engine.choosing.candidates import find_candidates
 from server.engine.choosing.read_searches import selections_of_searches
 from server.engine.choosing.sampler import SamplerRow, uniform
 from server.engine.choosing.selection import Selection
-from server.engine.device.captured_steps import RowChoices
+from server.engine.device.captured_steps import RowChoices, is_single
 from server.engine.device.runner import Runner
 from server.engine.scheduling.schedule import Schedule, ScheduledRow
 from server.engine.scheduling.scheduler import Scheduler
 from server.engine.sequences.sequence import SequenceGroup, SequenceStatus
+from server.engine.stepping.drafting import Drafting
 
 if TYPE_CHECKING:
     from models.backends.cuda.graphs.beam_graphs import ChosenBeams
@@ -90,11 +91,12 @@ class LaunchedStep:
 class StepsAhead:
     """Launches and reads the steps of one model ahead of time.
 
+    drafting: the drafter of the model; None without speculative decoding.
     next: the launched step whose results are read next; None if no step is launched.
     """
 
-    def __init__(self, scheduler: Scheduler, runner: Runner) -> None:
-        self._scheduler, self._runner = scheduler, runner
+    def __init__(self, scheduler: Scheduler, runner: Runner, drafting: Drafting | None = None) -> None:
+        self._scheduler, self._runner, self.drafting = scheduler, runner, drafting
         self.next: LaunchedStep | None = None
 
     def launch(self, schedule: Schedule) -> LaunchedStep | None:
@@ -104,7 +106,10 @@ class StepsAhead:
         groups = schedule.groups
         if not all(group.runs_ahead and not group.has_prompt_to_score for group in groups):
             return None
-        settings = RowSettings.of([row.group for row in schedule.rows])
+        rows = schedule.rows
+        if self.drafting is not None and (not all(map(is_single, rows)) or self.drafting.waits_for_tokens(rows)):
+            return None
+        settings = RowSettings.of([row.group for row in rows])
         searches = [group for group in groups if group.beams is not None]
         if not searches:
             return None if schedule.copies else self._launch(schedule, settings, None)
@@ -158,7 +163,8 @@ class StepsAhead:
         """Launch the step after `step`, whose results are not read yet.
 
         Returns None if the next step cannot be planned without these results: if a waiting group can start, a sequence
-        outside of `step` is running, all rows end by length, or blocks are lacking. Also if no captured step fits.
+        outside of `step` is running, all rows end by length, blocks are lacking, or the step may have drafts. Also if
+        no captured step fits.
         """
         scheduler = self._scheduler
         running = [row for row in step.schedule.rows if row.group.status is SequenceStatus.RUNNING]
@@ -172,6 +178,8 @@ class StepsAhead:
         if not rows or num_groups != len(scheduler.running) or scheduler.can_admit:
             return None
         if step.beams is not None and all(row.group.beams is None for row in rows):
+            return None
+        if self.drafting is not None and self.drafting.waits_for_tokens(rows):
             return None
         if not scheduler.blocks.extend_each([row.sequence for row in rows]):
             return None
@@ -192,7 +200,10 @@ class StepsAhead:
         """
         blocks, rows = self._scheduler.blocks, schedule.rows
         # A block may be cleared and then be the destination of a copy.
-        self._runner.clear(*blocks.take_blocks_to_clear())
+        cleared = blocks.take_blocks_to_clear()
+        self._runner.clear(*cleared)
+        if self.drafting is not None:
+            self.drafting.clear(cleared[0], schedule.groups)
         self._runner.copy_blocks(schedule.copies)
         schedule.copies = []
         searches = list(dict.fromkeys(row.group for row in rows if row.group.beams is not None))
@@ -210,6 +221,8 @@ class StepsAhead:
             for group in searches:
                 blocks.enter_lanes(group)
         positions = [row.sequence.num_computed_tokens + (after is not None) for row in rows]
+        if self.drafting is not None:
+            self.drafting.launched(rows, positions, tokens.draft_states)
         held = blocks.hold([row.sequence for row in rows], positions)
         return LaunchedStep(schedule, tokens, settings, held, beams, searches)
 

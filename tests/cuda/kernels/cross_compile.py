@@ -37,7 +37,7 @@ from models.backends.cuda.kernels import (
     quantized_linear,
     rotary,
     rounded_cache,
-    rounded_linear,
+    rounded_rows,
     row_products,
     sampling,
     tile_attention,
@@ -209,7 +209,7 @@ def _group(tokens: int) -> None:
 
 def _int8(rows: int, dtype: torch.dtype = torch.bfloat16) -> None:
     weight = matrices.ByteMatrix(torch.zeros(4096, 4096, dtype=torch.int8), torch.zeros(4096, 1), 4096)
-    quantized_linear.byte_linear(torch.zeros(rows, 4096, dtype=dtype), weight, None)
+    quantized_linear.quantized_linear(torch.zeros(rows, 4096, dtype=dtype), weight, None)
 
 
 def _fixed(rows: int, dtype: torch.dtype = torch.bfloat16, columns: int = 4096) -> None:
@@ -223,7 +223,7 @@ def _byte_matrix(group: int, dtype: torch.dtype = torch.int8) -> matrices.ByteMa
 
 
 def _bytes(rows: int, group: int, dtype: torch.dtype = torch.int8) -> None:
-    quantized_linear.byte_linear(_half(rows, 4096), _byte_matrix(group, dtype), None)
+    quantized_linear.quantized_linear(_half(rows, 4096), _byte_matrix(group, dtype), None)
 
 
 def _int4_matrix(group: int) -> matrices.Int4Matrix:
@@ -232,28 +232,28 @@ def _int4_matrix(group: int) -> matrices.Int4Matrix:
 
 
 def _rounded(rows: int, weight: matrices.ByteMatrix | matrices.Int4Matrix, kind: str, terms: int) -> None:
-    x, out = rounded_linear.round_rows(_half(rows, 4096), kind, terms), _half(rows, 4096)
-    if isinstance(weight, matrices.ByteMatrix):
-        rounded_linear.rounded_byte_linear(x, weight, None, out)
-    else:
-        rounded_linear.rounded_int4_linear(x, weight, None, out)
+    x, out = rounded_rows.round_rows(_half(rows, 4096), kind, terms), _half(rows, 4096)
+    quantized_linear.quantized_linear(x, weight, None, out)
 
 
-def _quantized_mixture(bits: int, tokens: int) -> None:
-    gated = expert_epilogue.EpilogueSettings("silu", gated=True)
-    if bits == 8:
-        weight = matrices.ByteMatrix(torch.zeros(32, 1024, 1024, dtype=torch.int8), torch.zeros(32, 1024, 1), 1024)
-    else:
+def _quantized_mixture(kind: str, tokens: int, terms: int = 0, group: int = 1024) -> None:
+    """terms: number of codes of a number of a row; 0 for float rows."""
+    gated, x = expert_epilogue.EpilogueSettings("silu", gated=True), _half(tokens, 1024)
+    if kind == "int4":
         scales = torch.zeros(32, 1024, 32, dtype=torch.float16)
         weight = matrices.Int4Matrix(torch.zeros(32, 1024, 512, dtype=torch.uint8), scales, scales.float(), 32)
-    experts.expert_linear(_half(tokens, 1024), weight, None, _tiles(tokens), gated)
+    else:
+        codes = torch.zeros(32, 1024, 1024, dtype=torch.int8 if kind == "int8" else torch.uint8)
+        weight = matrices.ByteMatrix(codes, torch.zeros(32, 1024, 1024 // group), group)
+    rows = x if terms == 0 else rounded_rows.round_rows(x, "fp8" if kind == "fp8" else "int8", terms)
+    experts.expert_linear(rows, weight, None, _tiles(tokens), gated, x.dtype)
 
 
 def _int4(rows: int, group: int = 128, with_minimums: bool = False) -> None:
     codes, scales = torch.zeros(4096, 2048, dtype=torch.uint8), torch.zeros(4096, 4096 // group, dtype=torch.float16)
     minimums = scales.float() if with_minimums else None
     weight = matrices.Int4Matrix(codes, scales, minimums, group)
-    quantized_linear.int4_linear(_half(rows, 4096), weight, None)
+    quantized_linear.quantized_linear(_half(rows, 4096), weight, None)
 
 
 def _biased(heads: int, length: int = 256) -> Scores:
@@ -314,10 +314,16 @@ CASES: dict[str, Callable[[], Any]] = {
     "fp8 in blocks, one row": lambda: _bytes(1, 128, FP8),
     "fp8 in blocks, few rows": lambda: _bytes(2, 128, FP8),
     "fp8 in blocks, many rows": lambda: _bytes(200, 128, FP8),
-    "mixture of int8, few tokens": lambda: _quantized_mixture(8, 4),
-    "mixture of int8, many tokens": lambda: _quantized_mixture(8, 600),
-    "mixture of int4, few tokens": lambda: _quantized_mixture(4, 4),
-    "mixture of int4, many tokens": lambda: _quantized_mixture(4, 600),
+    "mixture of int8, few tokens": lambda: _quantized_mixture("int8", 4),
+    "mixture of int8, many tokens": lambda: _quantized_mixture("int8", 600),
+    "mixture of int4, few tokens": lambda: _quantized_mixture("int4", 4),
+    "mixture of int4, many tokens": lambda: _quantized_mixture("int4", 600),
+    "mixture of int8, rows of 15 bits, few tokens": lambda: _quantized_mixture("int8", 4, 2),
+    "mixture of int8, rows of 15 bits": lambda: _quantized_mixture("int8", 600, 2),
+    "mixture of int8, rows of 8 bits": lambda: _quantized_mixture("int8", 600, 1),
+    "mixture of int4, rows of 15 bits": lambda: _quantized_mixture("int4", 600, 2),
+    "mixture of fp8 in blocks, many tokens": lambda: _quantized_mixture("fp8", 600, group=128),
+    "mixture of fp8, rows of fp8": lambda: _quantized_mixture("fp8", 600, 1, 128),
     "int8, rows of 8 bits": lambda: _rounded(200, _byte_matrix(4096), "int8", 1),
     "int8, rows of 15 bits": lambda: _rounded(200, _byte_matrix(4096), "int8", 2),
     "int4, rows of 15 bits": lambda: _rounded(200, _int4_matrix(32), "int8", 2),
@@ -325,7 +331,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "fp8, rows of fp8": lambda: _rounded(200, _byte_matrix(128, FP8), "fp8", 1),
 }
 
-NEEDS_FP8 = ("fp8, rows of fp8",)
+NEEDS_FP8 = ("fp8, rows of fp8", "mixture of fp8, rows of fp8")
 """Cases with matrix instructions for fp8, which compute capability 8.0 does not have."""
 
 OTHER_STEPS: dict[str, Callable[[], Any]] = {
@@ -350,7 +356,8 @@ OTHER_STEPS: dict[str, Callable[[], Any]] = {
     "fixed order, few rows": lambda: _fixed(1),
     "fixed order, many rows": lambda: _fixed(2048),
     "fp8 in blocks, few rows": lambda: _bytes(16, 128, FP8),
-    "mixture of int4, few tokens": lambda: _quantized_mixture(4, 5),
+    "mixture of int4, few tokens": lambda: _quantized_mixture("int4", 5),
+    "mixture of int8, rows of 15 bits": lambda: _quantized_mixture("int8", 301, 2),
     "int8, rows of 15 bits": lambda: _rounded(65, _byte_matrix(4096), "int8", 2),
     "int4, rows of 15 bits": lambda: _rounded(1024, _int4_matrix(32), "int8", 2),
 }

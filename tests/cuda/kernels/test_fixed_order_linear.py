@@ -85,12 +85,13 @@ def test_the_product_of_a_single_row_has_another_order() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_quantised_products_in_fixed_order(bits: int, dtype: torch.dtype) -> None:
     x, weight = random(dtype, 17, 320), random(torch.float32, 40, 320)
+    multiply = quantized_linear.quantized_linear
     if bits == 8:
-        matrix, multiply = _byte_matrix(weight), quantized_linear.byte_linear
+        matrix = _byte_matrix(weight)
     else:
         rounded = quantize_int4(weight, 64)
         codes = matrices.pack_int4((rounded.codes + 8).to(torch.uint8))
-        matrix, multiply = matrices.Int4Matrix(codes, rounded.scales.half(), None, 64), quantized_linear.int4_linear
+        matrix = matrices.Int4Matrix(codes, rounded.scales.half(), None, 64)
     assert_same_for_all_rows(lambda x: multiply(x, matrix, None, fixed_order=True), x)
     wide = x.float()
     assert not torch.equal(multiply(wide[:1], matrix, None), multiply(wide, matrix, None, fixed_order=True)[:1])

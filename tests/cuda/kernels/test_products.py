@@ -132,7 +132,7 @@ def _check_int8(dtype: torch.dtype, rows: int, columns: int, inputs: int, with_b
     x, weight = _random(dtype, rows, inputs + 8)[:, :inputs], _random(torch.float32, columns, inputs)
     bias = _random(dtype, columns) if with_bias else None
     codes, scales = quantize_int8(weight)
-    actual = quantized_linear.byte_linear(x, matrices.ByteMatrix(codes, scales[:, None], inputs), bias)
+    actual = quantized_linear.quantized_linear(x, matrices.ByteMatrix(codes, scales[:, None], inputs), bias)
     expected = x.float() @ (codes.float() * scales[:, None]).T
     _assert_near(actual, expected if bias is None else expected + bias.float())
 
@@ -164,7 +164,8 @@ def _check_int4(dtype: torch.dtype, rows: int, matrix: QuantizedMatrix, with_bia
     x, bias = _random(dtype, rows, inputs + 8)[:, :inputs], _random(dtype, columns) if with_bias else None
     expected = x.float() @ matrix.dequantized(torch.float32).T
     _assert_near(
-        quantized_linear.int4_linear(x, _packed(matrix), bias), expected if bias is None else expected + bias.float()
+        quantized_linear.quantized_linear(x, _packed(matrix), bias),
+        expected if bias is None else expected + bias.float(),
     )
 
 
@@ -181,7 +182,7 @@ def _check_int4(dtype: torch.dtype, rows: int, matrix: QuantizedMatrix, with_bia
 def test_int4_weights_are_exact(dtype: torch.dtype, group: int, with_zero_points: bool, width: int) -> None:
     """The product with a unit matrix is the matrix that `QuantizedMatrix` describes, to the last bit."""
     matrix = quantize_int4(_random(torch.float32, 37, width), group, with_zero_points)
-    product = quantized_linear.int4_linear(torch.eye(width, dtype=dtype, device=DEVICE), _packed(matrix), None)
+    product = quantized_linear.quantized_linear(torch.eye(width, dtype=dtype, device=DEVICE), _packed(matrix), None)
     assert torch.equal(product.T, matrix.dequantized(dtype))
 
 
@@ -191,7 +192,7 @@ def test_int4_linear() -> None:
     _check_int4(torch.float32, 1, quantize_int4(_random(torch.float32, 5, 2112), 32, False), False)
     _check_int4(torch.float32, 17, matrix, False)
     x, out = _random(torch.float16, 40, 192), torch.empty(40, 70, dtype=torch.float16, device=DEVICE)
-    assert quantized_linear.int4_linear(x, _packed(matrix), None, out) is out
+    assert quantized_linear.quantized_linear(x, _packed(matrix), None, out) is out
     _assert_near(out, x.float() @ matrix.dequantized(torch.float32).T)
 
 

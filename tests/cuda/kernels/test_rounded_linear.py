@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.backends.cuda.kernels import matrices, rounded_linear
+from models.backends.cuda.kernels import matrices, rounded_rows
+from models.backends.cuda.kernels.quantized_linear import quantized_linear
 from models.backends.torch.quantization import quantize_fp8, quantize_int4, quantize_int8, round_rows
 from tests.cuda.kernels.cases import DEVICE, DTYPES
 
@@ -21,13 +22,13 @@ def rows_of(count: int, inputs: int, dtype: torch.dtype = torch.float32) -> Tens
     return (torch.randn(count, inputs + 3)[:, :inputs] * factors).to(dtype).to(DEVICE)
 
 
-def numbers(rounded: rounded_linear.RoundedRows) -> Tensor:
+def numbers(rounded: rounded_rows.RoundedRows) -> Tensor:
     codes, scales = rounded
     if codes.dtype == torch.uint8:
         values = codes[0].view(torch.float8_e4m3fn).float()
     else:
         values = codes[0].float() if len(codes) == 1 else codes[0].float() * 128 + codes[1].float()
-    group = torch.arange(values.shape[1], device=values.device) // rounded_linear.GROUP
+    group = torch.arange(values.shape[1], device=values.device) // rounded_rows.GROUP
     return values * scales[:, group]
 
 
@@ -36,8 +37,8 @@ def numbers(rounded: rounded_linear.RoundedRows) -> Tensor:
 def test_rows_are_rounded_as_by_the_reference(kind: str, terms: int, dtype: torch.dtype) -> None:
     x = rows_of(5, 1100, dtype)
     x[1], x[2, 130] = 0.0, torch.nan
-    found = numbers(rounded_linear.round_rows(x, kind, terms))
-    expected = round_rows(x, kind, terms, rounded_linear.GROUP)
+    found = numbers(rounded_rows.round_rows(x, kind, terms))
+    expected = round_rows(x, kind, terms, rounded_rows.GROUP)
     assert torch.equal(found.nan_to_num(7.0), expected.nan_to_num(7.0)) and bool(found[2, 128:256].isnan().all())
     wide, kept = x.float(), found.isfinite()
     groups = torch.nn.functional.pad(wide, (0, -1100 % 128)).unflatten(1, (-1, 128)).abs().amax(-1)
@@ -47,7 +48,7 @@ def test_rows_are_rounded_as_by_the_reference(kind: str, terms: int, dtype: torc
 
 
 def check(actual: Tensor, x: Tensor, weight: Tensor, kind: str, terms: int, bias: Tensor | None) -> None:
-    rounded = round_rows(x, kind, terms, rounded_linear.GROUP).double()
+    rounded = round_rows(x, kind, terms, rounded_rows.GROUP).double()
     expected = rounded @ weight.double().T + (0 if bias is None else bias.double())
     scale = rounded.abs() @ weight.double().abs().T
     assert bool(((actual.double() - expected).abs() <= 1e-6 * scale + 1e-6).all())
@@ -62,8 +63,8 @@ def test_weights_of_8_bits(kind: str, terms: int, rows: int, inputs: int, group:
     matrix = matrices.ByteMatrix(codes.view(40, inputs), scales.view(40, -1), group)
     values = (codes if kind == "int8" else codes.view(torch.float8_e4m3fn)).float() * scales[:, None]
     out = torch.empty(rows, 40, device=DEVICE)
-    rounded = rounded_linear.round_rows(x, kind, terms)
-    assert rounded_linear.rounded_byte_linear(rounded, matrix, bias, out) is out
+    rounded = rounded_rows.round_rows(x, kind, terms)
+    assert quantized_linear(rounded, matrix, bias, out) is out
     check(out, x, values.view(40, inputs), kind, terms, bias)
 
 
@@ -76,7 +77,7 @@ def test_weights_of_4_bits(terms: int, inputs: int, group: int, with_minimums: b
     minimums = None if matrix.minimums is None else matrix.minimums - 8 * matrix.scales
     weight = matrices.Int4Matrix(packed, matrix.scales, minimums, group)
     out = torch.empty(9, 40, device=DEVICE)
-    rounded_linear.rounded_int4_linear(rounded_linear.round_rows(x, "int8", terms), weight, None, out)
+    quantized_linear(rounded_rows.round_rows(x, "int8", terms), weight, None, out)
     check(out, x, matrix.dequantized(torch.float32), "int8", terms, None)
 
 
@@ -86,7 +87,7 @@ def test_a_row_that_is_not_finite_fails_alone() -> None:
     codes, scales = quantize_int8(dense)
     out = torch.empty(4, 20, device=DEVICE)
     matrix = matrices.ByteMatrix(codes, scales[:, None], 256)
-    rounded_linear.rounded_byte_linear(rounded_linear.round_rows(x, "int8", 2), matrix, None, out)
+    quantized_linear(rounded_rows.round_rows(x, "int8", 2), matrix, None, out)
     assert bool(out[2].isnan().all()) and bool(out[[0, 1, 3]].isfinite().all())
 
 
@@ -97,9 +98,9 @@ def test_two_terms_are_as_exact_as_bfloat16() -> None:
     errors = [
         float((rounded.double() @ weight.double().T - exact).square().mean())
         for rounded in (
-            round_rows(x, "int8", 2, rounded_linear.GROUP),
+            round_rows(x, "int8", 2, rounded_rows.GROUP),
             x.bfloat16().float(),
-            round_rows(x, "int8", 1, rounded_linear.GROUP),
+            round_rows(x, "int8", 1, rounded_rows.GROUP),
         )
     ]
     assert errors[0] < errors[1] < errors[2] / 10

@@ -35,7 +35,7 @@ from models.backends.torch.sampling import Filters
 from models.steps.batch import DecoderBatch
 
 MAX_CONTEXT = 4096
-"""Largest number of keys of a row. The slots of each row are in a table of this width at most."""
+"""Largest number of keys of a row, which is the width of the table with the slots of each row."""
 _TOP_K_SIZES = (8, 16, 32, 64)
 """Numbers of largest logits that steps find. Each number has kernels of its own, which are compiled in advance."""
 
@@ -50,8 +50,10 @@ class ChosenBeams(ChosenTokens):
     host: [rows + searches * (1 + 2 * candidates)], int64, pinned memory: tokens, then results of `choose_beams`.
     """
 
-    def __init__(self, host: Tensor, copied: DeviceEvent, num_rows: int, num_searches: int) -> None:
-        super().__init__(host[:num_rows], copied)
+    def __init__(
+        self, host: Tensor, copied: DeviceEvent, num_rows: int, num_searches: int, draft_states: Tensor | None
+    ) -> None:
+        super().__init__(host[:num_rows], copied, draft_states)
         self._of_searches = host[num_rows:].view(num_searches, -1)
 
     def read_searches(self) -> SearchResults:
@@ -68,23 +70,14 @@ class BeamGraphs(StepGraphs):
     """
 
     def __init__(self, graphs: StepGraphs, time: CaptureTime) -> None:
-        cache, rows = graphs._cache.by_slot(), graphs._max_rows
-        device = cache.device
+        decoder, rows = graphs._decoder, graphs._max_rows
+        device = decoder.cache.device
         self._parents = torch.zeros(rows, dtype=torch.int64, device=device)
         self._own_rows = torch.arange(rows, device=device)
         self._chosen_scores, self._scores = torch.zeros(rows, device=device), torch.zeros(rows, device=device)
-        sizes = graphs._sizes._replace(context=min(graphs._sizes.context, MAX_CONTEXT))
-        super().__init__(
-            graphs._stack,
-            graphs._head,
-            graphs._logits,
-            cache,
-            graphs._cross_cache,
-            sizes,
-            graphs._runner,
-            time,
-            graphs._partials,
-        )
+        limits = decoder.limits._replace(context=min(decoder.limits.context, MAX_CONTEXT))
+        by_slot = decoder._replace(cache=decoder.cache.by_slot(), limits=limits)
+        super().__init__(by_slot, graphs._runner, time, graphs._partials)
         self._beams = Beams(self._memory.chosen, self._parents, self._chosen_scores)
         most = rows // 2
         # A search considers at least two continuations for each end token and one more.
@@ -98,7 +91,7 @@ class BeamGraphs(StepGraphs):
     @property
     def max_candidates(self) -> int:
         """Largest number of continuations that a search may consider."""
-        return min(MAX_CANDIDATES, self._logits.shape[1])
+        return min(MAX_CANDIDATES, self._decoder.logits.shape[1])
 
     def launch_searches(
         self,
@@ -140,7 +133,7 @@ class BeamGraphs(StepGraphs):
         host[:rows].copy_(chosen, non_blocking=True)
         host[rows:end].copy_(results.view(-1), non_blocking=True)
         copied.record()
-        return ChosenBeams(host[:end], copied, rows, len(results))
+        return ChosenBeams(host[:end], copied, rows, len(results), output.draft_states)
 
     def _write(self, searches: StepSearches, scores: NDArray[np.float32] | None) -> Tensor:
         """Copy searches, and the scores of rows if any, to the device. Returns the columns of `choose_beams`."""
@@ -171,7 +164,7 @@ class BeamGraphs(StepGraphs):
 
     def _compile(self) -> None:
         """Run the kernels of all sizes, so that none is compiled in a later step."""
-        logits = self._logits[:1].zero_()
+        logits = self._decoder.logits[:1].zero_()
         for size in _TOP_K_SIZES:
             top_k = backend(logits).logits_top_k(logits, min(size, logits.shape[1]), True)
             count = min(size, self.max_candidates)

@@ -1,4 +1,4 @@
-"""Steps of an encoder of texts as CUDA graphs: one captured step for each of a few numbers of tokens.
+"""Steps of a text encoder as CUDA graphs: one captured step for each of a few numbers of tokens.
 
 A graph computes the hidden states of all tokens. For an encoder-decoder, it also computes the keys and values of
 cross-attention and stores them in their cache. Unused places of a step are tokens of no text: they are embedded and

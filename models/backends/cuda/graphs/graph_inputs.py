@@ -50,7 +50,7 @@ _COLUMNS = 4
 class StepInputMemory:
     """Memory for the inputs of captured steps, which the graphs of all buckets share, and the copy to it.
 
-    rows: number of rows of the largest bucket. widths: number of columns of the block table of each cache.
+    rows: largest number of rows. widths: number of columns in the block table of each cache.
     on_device: [rows + size], int64: first the tokens that the last step has chosen, [rows], then the inputs of a step.
     """
 

@@ -13,12 +13,14 @@ class GraphSizes(NamedTuple):
     rows: largest number of rows. context: largest number of keys of a row.
     source: largest number of source tokens of a row; 0 without an encoder.
     tokens: largest number of tokens of a step with prefill or drafts; 0 to capture no such steps.
+    keeps_states: whether steps keep hidden states of all their tokens for a draft head (`DecoderOutput.draft_states`).
     """
 
     rows: int
     context: int
     source: int = 0
     tokens: int = 0
+    keeps_states: bool = False
 
 
 class EncoderSizes(NamedTuple):

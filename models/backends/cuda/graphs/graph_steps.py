@@ -1,20 +1,67 @@
-"""Step inputs of captured steps: their attention reads rows from the memory of the graph."""
+"""A decoder whose steps are captured, and step inputs whose attention reads rows from the memory of a graph."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from models.backends.attention_metadata import AttentionMetadata
 from models.backends.cuda.attention_view import CudaAttentionView
+from models.backends.cuda.graphs.graph_sizes import GraphSizes
 from models.layers.positions import PositionEncodings
 from models.stack import Stack
 from models.steps.batch import DecoderBatch, SourceBatch
 from models.steps.kv_cache import KVCache
 from models.steps.step_inputs.base import AttentionPattern, PagedStepInputs
 from models.steps.step_inputs.ragged import RaggedStepInputs
+
+Head = Callable[[Tensor, Tensor | None], Tensor]
+"""Computes logits from hidden states, in the memory that is its second argument, or in new memory."""
+
+
+class GraphDecoder(NamedTuple):
+    """A decoder whose steps are captured, with the memory that its graphs share.
+
+    stack, head: the decoder, or a draft head.
+    logits: [rows or more, vocab], float32, memory for the logits.
+    cache, cross_cache: the graphs can run only with these caches; no cross-attention cache without an encoder.
+    limits: limits of the steps.
+    read_states: [tokens or more, hidden], model dtype, memory for the hidden states that a draft head reads; None for a
+        decoder that is no draft head.
+    """
+
+    stack: Stack
+    head: Head
+    logits: Tensor
+    cache: KVCache
+    cross_cache: KVCache | None
+    limits: GraphSizes
+    read_states: Tensor | None = None
+
+    @property
+    def caches(self) -> list[tuple[KVCache, int]]:
+        """Each cache, with the largest number of keys that a row has in it."""
+        own = [(self.cache, self.limits.context)]
+        return own if self.cross_cache is None else [*own, (self.cross_cache, self.limits.source)]
+
+    @property
+    def table_widths(self) -> tuple[int, ...]:
+        """Largest number of blocks of a row in each cache."""
+        return tuple(min(-(-length // cache.block_size), cache.num_blocks) for cache, length in self.caches)
+
+    def memory_for_states(self, tokens: int) -> Tensor | None:
+        """Memory in which steps keep hidden states for a draft head: [tokens, width]. None if they keep none.
+
+        tokens: largest number of tokens of a step.
+        """
+        if not self.limits.keeps_states:
+            return None
+        width, like = self.stack.hidden_size * max(len(self.stack.taps), 1), self.stack.tokens.weight
+        return torch.zeros(tokens, width, dtype=like.dtype, device=self.cache.device)
 
 
 class GraphPositions:
@@ -49,14 +96,25 @@ class GraphPagedInputs(PagedStepInputs):
     def __init__(
         self,
         batch: DecoderBatch,
-        cache: KVCache,
-        cross_cache: KVCache | None,
+        decoder: GraphDecoder,
         encodings: PositionEncodings,
-        stack: Stack,
         views: tuple[CudaAttentionView, ...],
     ) -> None:
-        super().__init__(batch, cache, cross_cache, encodings, stack.config)
-        self._views = views
+        super().__init__(batch, decoder.cache, decoder.cross_cache, encodings, decoder.stack.config)
+        self._stack, self._views = decoder.stack, views
+        if decoder.read_states is not None:
+            self.draft_states = decoder.read_states[: len(batch.token_ids)]
+
+    def run(self, token_ids: Tensor, positions: Tensor, kept_states: Tensor | None) -> Tensor:
+        """Compute the final hidden states of all tokens: [tokens, hidden]. To be called in a captured function.
+
+        token_ids, positions: [tokens], int64.
+        kept_states: memory for the hidden states that a draft head reads (`GraphDecoder.memory_for_states`), or None.
+        """
+        hidden = self._stack.run_layers(self._stack.embed(token_ids, positions, self), self)
+        if kept_states is not None:
+            kept_states[: len(hidden)].copy_(self.tapped() if self.taps else hidden)
+        return hidden
 
     def _make_metadata(self, pattern: AttentionPattern) -> AttentionMetadata:
         metadata = super()._make_metadata(pattern)

@@ -22,16 +22,12 @@ from models.backends.cuda.attention_view import CudaAttentionView
 from models.backends.cuda.graphs.captures import CaptureTime, capture_sizes
 from models.backends.cuda.graphs.device_numbers import DeviceNumbers
 from models.backends.cuda.graphs.graph_runner import GraphRunner
-from models.backends.cuda.graphs.graph_sizes import GraphSizes
-from models.backends.cuda.graphs.graph_steps import GraphPagedInputs, GraphPositions
+from models.backends.cuda.graphs.graph_steps import GraphDecoder, GraphPagedInputs, GraphPositions
 from models.backends.cuda.graphs.query_spans import Numbers, RowsLayout
-from models.backends.cuda.graphs.step_graphs import Head
 from models.backends.cuda.graphs.token_sizes import sizes_up_to, smallest_size
 from models.backends.cuda.kernels.tile_attention import TileRows
 from models.backends.logits import DecoderOutput, LogitsRequest, LogitsTopK
-from models.stack import Stack
 from models.steps.batch import DecoderBatch
-from models.steps.kv_cache import KVCache
 
 
 class _MixedLayout(NamedTuple):
@@ -66,39 +62,27 @@ class _Inputs(NamedTuple):
 
 
 class MixedGraphs:
-    """The captured steps with prefill or drafts of a decoder that uses these caches.
+    """The captured steps of a decoder with prefill or drafts, or the passes of a draft head over several positions.
 
-    Arguments as for `StepGraphs`; `sizes.tokens` is above 0.
+    decoder: `limits.tokens` is above 0. time: limits how many graphs are captured.
     sizes: numbers of tokens for which a step is captured, ascending.
     """
 
-    def __init__(
-        self,
-        stack: Stack,
-        head: Head,
-        logits: Tensor,
-        cache: KVCache,
-        cross_cache: KVCache | None,
-        limits: GraphSizes,
-        runner: GraphRunner,
-        time: CaptureTime,
-    ) -> None:
-        self._stack, self._head, self._logits, self._limits = stack, head, logits, limits
-        self._cache, self._cross_cache = cache, cross_cache
-        lengths = [(cache, limits.context)] + ([] if cross_cache is None else [(cross_cache, limits.source)])
-        widths = [min(-(-length // kv_cache.block_size), kv_cache.num_blocks) for kv_cache, length in lengths]
-        self._tables = [torch.zeros(limits.rows, width, dtype=torch.int32, device=cache.device) for width in widths]
-        sizes = sizes_up_to(limits.tokens)
-        room = self._layout(sizes[-1]).size + limits.rows * sum(widths)
-        self._numbers = DeviceNumbers(runner, cache.device, room)
-        self._positions = GraphPositions(stack, limits.context)
+    def __init__(self, decoder: GraphDecoder, runner: GraphRunner, time: CaptureTime) -> None:
+        self._decoder, self._limits = decoder, decoder.limits
+        rows, widths, device = decoder.limits.rows, decoder.table_widths, decoder.cache.device
+        self._tables = [torch.zeros(rows, width, dtype=torch.int32, device=device) for width in widths]
+        sizes = sizes_up_to(decoder.limits.tokens)
+        self._numbers = DeviceNumbers(runner, device, self._layout(sizes[-1]).size + rows * sum(widths))
+        self._kept_states = decoder.memory_for_states(sizes[-1])
+        self._positions = GraphPositions(decoder.stack, decoder.limits.context)
         self._graphs = capture_sizes(runner, sizes, self._step_of, time)
         self.sizes = tuple(self._graphs)
 
     def _layout(self, tokens: int) -> _MixedLayout:
         rows = min(tokens, self._limits.rows)
-        columns = 2 if self._cross_cache is None else 3
-        return _MixedLayout(tokens, min(tokens, len(self._logits)), RowsLayout(tokens, rows, columns))
+        columns = 2 if self._decoder.cross_cache is None else 3
+        return _MixedLayout(tokens, min(tokens, len(self._decoder.logits)), RowsLayout(tokens, rows, columns))
 
     def takes(self, batch: DecoderBatch, num_outputs: int) -> bool:
         """Whether a captured graph can run a step.
@@ -116,7 +100,7 @@ class MixedGraphs:
     def _size_of(self, batch: DecoderBatch, num_outputs: int) -> int | None:
         """The number of tokens of the graph that runs a step; None if there is none."""
         rows = len(batch.query_lens)
-        if rows > self._limits.rows or num_outputs > len(self._logits):
+        if rows > self._limits.rows or num_outputs > len(self._decoder.logits):
             return None
         return smallest_size(self.sizes, max(len(batch.token_ids), rows))
 
@@ -126,7 +110,7 @@ class MixedGraphs:
         batch: on the CPU; `takes` accepts it.
         request: number of top logits, and whether log-probabilities are needed; None for no logits.
 
-        The results are in memory that the next step overwrites.
+        The results are in memory that the next step overwrites, except for `draft_states`.
         """
         output_rows = batch.output_rows
         found = np.arange(len(batch.token_ids)) if output_rows is None else output_rows.numpy()
@@ -137,13 +121,15 @@ class MixedGraphs:
         replay()
         assert output.logits is not None and output.top_k is not None
         hidden, logits, top_k = output.hidden[:count], output.logits[:count], output.top_k
+        states = None if self._kept_states is None else self._kept_states[: len(batch.token_ids)].clone()
         if request is None:
-            return DecoderOutput(hidden)
+            return DecoderOutput(hidden, draft_states=states)
         if request.top_k > 1 or request.with_logsumexp:
             k = min(request.top_k, logits.shape[1])
-            return DecoderOutput(hidden, logits, backend(logits).logits_top_k(logits, k, request.with_logsumexp))
-        top_k = LogitsTopK(top_k.values[:count], top_k.ids[:count], None, top_k.is_finite[:count])
-        return DecoderOutput(hidden, logits, top_k)
+            top_k = backend(logits).logits_top_k(logits, k, request.with_logsumexp)
+        else:
+            top_k = LogitsTopK(top_k.values[:count], top_k.ids[:count], None, top_k.is_finite[:count])
+        return DecoderOutput(hidden, logits, top_k, states)
 
     def _write(self, batch: DecoderBatch, output_rows: Numbers, layout: _MixedLayout) -> None:
         """Copy the numbers of a step to the device. output_rows: [outputs], int64."""
@@ -173,7 +159,7 @@ class MixedGraphs:
 
     def _step_of(self, size: int) -> Callable[[], DecoderOutput]:
         """A function that runs one step of `size` tokens, for the capture of a graph."""
-        layout, stack, limits = self._layout(size), self._stack, self._limits
+        layout, decoder, limits = self._layout(size), self._decoder, self._limits
         inputs = _Inputs.of(self._numbers.copied, layout)
         # A step without rows: its tokens attend to nothing and are not stored.
         inputs.slots.fill_(-1)
@@ -188,8 +174,8 @@ class MixedGraphs:
             key_lens=(limits.context,) * rows,
             slot_mapping=inputs.slots,
             block_tables=self._tables[0],
-            source_lens=() if self._cross_cache is None else (limits.source,) * rows,
-            source_block_tables=None if self._cross_cache is None else self._tables[1],
+            source_lens=() if decoder.cross_cache is None else (limits.source,) * rows,
+            source_block_tables=None if decoder.cross_cache is None else self._tables[1],
         )
 
         def run() -> DecoderOutput:
@@ -199,11 +185,10 @@ class MixedGraphs:
                 CudaAttentionView.of_tiles(TileRows(starts, lens, first_positions, spans, block_tables=table))
                 for lens, table in zip([key_lens, *source_lens], self._tables, strict=True)
             )
-            step = GraphPagedInputs(batch, self._cache, self._cross_cache, positions, stack, views)
-            x = stack.embedding(inputs.token_ids, inputs.positions)
-            stack.set_layer_inputs(step, inputs.token_ids, x)
-            hidden = torch.index_select(stack.run_layers(x, step), 0, inputs.output_rows)
-            logits = self._head(hidden, self._logits)
+            step = GraphPagedInputs(batch, decoder, positions, views)
+            every = step.run(inputs.token_ids, inputs.positions, self._kept_states)
+            hidden = torch.index_select(every, 0, inputs.output_rows)
+            logits = decoder.head(hidden, decoder.logits)
             return DecoderOutput(hidden, logits, backend(logits).logits_top_k(logits))
 
         return run

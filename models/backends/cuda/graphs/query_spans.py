@@ -15,7 +15,7 @@ Numbers = NDArray[np.int64]
 
 
 class RowsLayout(NamedTuple):
-    """Layout of the numbers of the rows of a captured step. Rows and spans beyond those of a step have no queries.
+    """Layout of the numbers that describe rows in a captured step. Rows and spans that a step lacks have no queries.
 
     tokens, rows: largest number of queries, and of rows. columns: how many columns have one number for each row.
     """

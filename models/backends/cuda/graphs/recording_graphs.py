@@ -1,4 +1,4 @@
-"""Steps of an encoder of recordings of one length as CUDA graphs: one for each of a few numbers of recordings."""
+"""Steps of an encoder for recordings of equal length as CUDA graphs, one for each number of recordings up to eight."""
 
 from __future__ import annotations
 

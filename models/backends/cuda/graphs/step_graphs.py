@@ -27,32 +27,28 @@ from models.backends.cuda.attention_view import CudaAttentionView
 from models.backends.cuda.graphs.captures import CaptureTime, capture_sizes
 from models.backends.cuda.graphs.graph_inputs import StepInputMemory
 from models.backends.cuda.graphs.graph_runner import DeviceEvent, GraphRunner
-from models.backends.cuda.graphs.graph_sizes import GraphSizes
-from models.backends.cuda.graphs.graph_steps import GraphPagedInputs, GraphPositions
+from models.backends.cuda.graphs.graph_steps import GraphDecoder, GraphPagedInputs, GraphPositions
 from models.backends.cuda.kernels.decode_attention import KEY_CHUNK_TOKENS, DecodeRows, Partials, partial_starts
 from models.backends.cuda.operations import draw_by_columns, filter_settings, with_uniforms
 from models.backends.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from models.backends.torch.sampling import Filters
-from models.stack import Stack
 from models.steps.batch import DecoderBatch
-from models.steps.kv_cache import KVCache
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Numbers of rows for which a step is captured."""
 MAX_PARTIALS = 1 << 14
 """Largest number of partial results of attention in a captured step; steps with more run eagerly."""
 
-Head = Callable[[Tensor, Tensor | None], Tensor]
-
 
 class ChosenTokens:
     """Tokens that a launched step chooses.
 
     host: [rows], int64, pinned memory to which the device copies them. copied: event after this copy.
+    draft_states: `DecoderOutput.draft_states` of the step.
     """
 
-    def __init__(self, host: Tensor, copied: DeviceEvent) -> None:
-        self._host, self._copied = host, copied
+    def __init__(self, host: Tensor, copied: DeviceEvent, draft_states: Tensor | None = None) -> None:
+        self._host, self._copied, self.draft_states = host, copied, draft_states
 
     def read(self) -> list[int]:
         """Wait for the step. Returns the token of each row; -1 for a row with a logit that is not finite."""
@@ -61,46 +57,36 @@ class ChosenTokens:
 
 
 class StepGraphs:
-    """The captured decode steps of a decoder that uses these caches.
+    """The captured decode steps of a decoder, or the passes of a draft head in which each text has one position.
 
-    head: computes logits from hidden states, in the memory that is its second argument.
-    logits: [rows or more, vocab], float32, memory for the logits.
-    sizes: limits of the steps.
     time: limits how many graphs are captured.
     partials: memory for partial results of attention that other graphs have allocated; None to allocate it.
     """
 
     def __init__(
         self,
-        stack: Stack,
-        head: Head,
-        logits: Tensor,
-        cache: KVCache,
-        cross_cache: KVCache | None,
-        sizes: GraphSizes,
+        decoder: GraphDecoder,
         runner: GraphRunner,
         time: CaptureTime,
         partials: dict[tuple[int, int], Partials] | None = None,
     ) -> None:
-        self._stack, self._head, self._sizes, self._runner = stack, head, sizes, runner
-        self._cache, self._cross_cache = cache, cross_cache
-        buckets = BUCKETS[: bisect_left(BUCKETS, sizes.rows) + 1]
+        self._decoder, self._limits, self._runner = decoder, decoder.limits, runner
+        buckets = BUCKETS[: bisect_left(BUCKETS, decoder.limits.rows) + 1]
         self._max_rows = buckets[-1]
-        lengths = [(cache, sizes.context)] + ([] if cross_cache is None else [(cross_cache, sizes.source)])
-        widths = tuple(min(-(-length // kv_cache.block_size), kv_cache.num_blocks) for kv_cache, length in lengths)
-        self._memory = StepInputMemory(runner, cache.device, self._max_rows, widths)
-        self._logits = logits
-        chunks = max(-(-length // KEY_CHUNK_TOKENS) for _, length in lengths)
+        device = decoder.cache.device
+        self._memory = StepInputMemory(runner, device, self._max_rows, decoder.table_widths)
+        self._kept_states = decoder.memory_for_states(self._max_rows)
+        chunks = max(-(-length // KEY_CHUNK_TOKENS) for _, length in decoder.caches)
         self._max_partials = min(self._max_rows * chunks, MAX_PARTIALS)
         self._partials: dict[tuple[int, int], Partials] = {} if partials is None else partials
-        self._positions = GraphPositions(stack, sizes.context)
+        self._positions = GraphPositions(decoder.stack, decoder.limits.context)
         # Two steps are under way at most: one whose tokens are read, and the next one.
         self._results = [(runner.pinned(self._max_rows), runner.event()) for _ in range(2)]
         self._num_launched = 0
         self._last_filters: Sequence[Filters] = ()
         self._settings: NDArray[np.float64] | None = None
-        self._chosen = torch.zeros(self._max_rows, dtype=torch.int64, device=cache.device)
-        self._not_finite = torch.full((), -1, dtype=torch.int64, device=cache.device)
+        self._chosen = torch.zeros(self._max_rows, dtype=torch.int64, device=device)
+        self._not_finite = torch.full((), -1, dtype=torch.int64, device=device)
         self._graphs = capture_sizes(runner, buckets, self._step_of, time)
 
     def takes(self, query_lens: Sequence[int], key_lens: Sequence[int], source_lens: Sequence[int]) -> bool:
@@ -112,8 +98,8 @@ class StepGraphs:
             len(query_lens) <= self._max_rows
             and max(query_lens) == 1
             and min(query_lens) == 1
-            and max(key_lens) <= self._sizes.context
-            and max(source_lens, default=0) <= self._sizes.source
+            and max(key_lens) <= self._limits.context
+            and max(source_lens, default=0) <= self._limits.source
             and self._has_room_for(key_lens)
             and self._has_room_for(source_lens)
         )
@@ -132,13 +118,15 @@ class StepGraphs:
         batch: on the CPU; its rows are those that `takes` accepts, and all of them need logits.
         request: number of top logits, and whether log-probabilities are needed.
 
-        The results are in memory that the next step overwrites.
+        The results are in memory that the next step overwrites, except for `draft_states`.
         """
-        hidden, logits, top_k = self._replay(batch)[0]
-        assert logits is not None and top_k is not None
+        output = self._replay(batch)[0]
         if request.top_k > 1 or request.with_logsumexp:
-            top_k = backend(logits).logits_top_k(logits, min(request.top_k, logits.shape[1]), request.with_logsumexp)
-        return DecoderOutput(hidden, logits, top_k)
+            logits = output.logits
+            assert logits is not None
+            k = min(request.top_k, logits.shape[1])
+            return output._replace(top_k=backend(logits).logits_top_k(logits, k, request.with_logsumexp))
+        return output
 
     def launch(self, batch: DecoderBatch, filters: Sequence[Filters], uniforms: NDArray[np.float64]) -> ChosenTokens:
         """Replay a step and choose a token for each row on the device. Reads nothing on the host.
@@ -157,7 +145,7 @@ class StepGraphs:
         self._num_launched += 1
         host[:rows].copy_(chosen, non_blocking=True)
         copied.record()
-        return ChosenTokens(host[:rows], copied)
+        return ChosenTokens(host[:rows], copied, output.draft_states)
 
     def _settings_of(self, filters: Sequence[Filters]) -> NDArray[np.float64] | None:
         """The settings of rows as numbers (`filter_settings`); None if no row is sampled.
@@ -195,25 +183,26 @@ class StepGraphs:
         rows = len(batch.query_lens)
         bucket = next(bucket for bucket in self._graphs if bucket >= rows)
         columns = self._memory.write(batch, bucket, filters)
-        replay, (hidden, logits, top_k) = self._graphs[bucket]
+        replay, (hidden, logits, top_k, _) = self._graphs[bucket]
         replay()
         assert logits is not None and top_k is not None
         top_k = LogitsTopK(top_k.values[:rows], top_k.ids[:rows], None, top_k.is_finite[:rows])
-        return DecoderOutput(hidden[:rows], logits[:rows], top_k), columns
+        states = None if self._kept_states is None else self._kept_states[:rows].clone()
+        return DecoderOutput(hidden[:rows], logits[:rows], top_k, states), columns
 
     def _step_of(self, bucket: int) -> Callable[[], DecoderOutput]:
         """A function that runs one step of `bucket` rows, for the capture of a graph."""
-        inputs, stack, sizes = self._memory.inputs(bucket), self._stack, self._sizes
+        inputs, decoder, limits = self._memory.inputs(bucket), self._decoder, self._limits
         encodings = self._positions.before_capture(inputs.positions)
         cross = inputs.caches[1] if len(inputs.caches) > 1 else None
         batch = DecoderBatch(
             token_ids=inputs.token_places,
             positions=inputs.positions,
             query_lens=(1,) * bucket,
-            key_lens=(sizes.context,) * bucket,
+            key_lens=(limits.context,) * bucket,
             slot_mapping=inputs.slots,
             block_tables=inputs.caches[0].tables,
-            source_lens=() if cross is None else (sizes.source,) * bucket,
+            source_lens=() if cross is None else (limits.source,) * bucket,
             source_block_tables=None if cross is None else cross.tables,
         )
 
@@ -226,14 +215,12 @@ class StepGraphs:
                     self._max_partials,
                     self._partials,
                 )
-                for cache_inputs, max_key_len in zip(inputs.caches, (sizes.context, sizes.source), strict=False)
+                for cache_inputs, max_key_len in zip(inputs.caches, (limits.context, limits.source), strict=False)
             )
-            step = GraphPagedInputs(batch, self._cache, self._cross_cache, positions, stack, views)
+            step = GraphPagedInputs(batch, decoder, positions, views)
             token_ids = torch.index_select(self._memory.on_device, 0, inputs.token_places)
-            x = stack.embedding(token_ids, inputs.positions)
-            stack.set_layer_inputs(step, token_ids, x)
-            hidden = stack.run_layers(x, step)
-            logits = self._head(hidden, self._logits)
+            hidden = step.run(token_ids, inputs.positions, self._kept_states)
+            logits = decoder.head(hidden, decoder.logits)
             return DecoderOutput(hidden, logits, backend(logits).logits_top_k(logits))
 
         return run

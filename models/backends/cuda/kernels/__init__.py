@@ -19,9 +19,10 @@ scratch memory, a captured step allocates nothing.
 | `sampling`           | random draw of tokens                                                            |
 | `beams`              | the next beams of beam searches, and the cache slots of their texts              |
 | `expert_tiles`       | order of the (token, expert) pairs of a mixture of experts                       |
-| `experts`            | products of a mixture of experts; `quantized_experts`: with weights of 8, 4 bits |
+| `experts`            | products of a mixture of experts                                                 |
+| `quantized_experts`  | the same with weights of 8 or 4 bits                                             |
 | `fixed_order_linear` | products with float weights whose sums have one order for all numbers of rows    |
-| `quantized_linear`   | products with weights of 8 or 4 bits, dequantised in registers                   |
-| `rounded_linear`     | rounding of rows to 8 or 15 bits, and their products with weights of 8 or 4 bits |
+| `quantized_linear`   | products with weights of 8 or 4 bits                                             |
+| `rounded_rows`       | rounding of rows to 8 or 15 bits, for products with weights of 8 or 4 bits       |
 | `row_products`       | products of a single row, with weights of floats, 8 or 4 bits                    |
 """

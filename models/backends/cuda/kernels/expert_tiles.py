@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import triton
 import triton.language as tl
 from torch import Tensor
 
@@ -71,6 +72,22 @@ def group_by_expert(experts: Tensor, num_experts: int, fixed_order: bool = False
             enable_fp_fusion=True,
         )
     return ExpertTiles(order, columns[0], columns[1], columns[2], experts.shape[1], tile)
+
+
+@triton.jit
+def pairs_of_tile(order, tile_experts, tile_starts, tile_ends, PAIR_TILE: tl.constexpr):
+    """The pairs of the tile that a program computes, whose number is that of the program in the first dimension.
+
+    order, tile_experts, tile_starts, tile_ends: as of `ExpertTiles`.
+    Returns three values. int64: the expert of the tile; -1 for an empty tile. [PAIR_TILE], int64: the index of each
+    pair. [PAIR_TILE], bool: which pairs exist.
+    """
+    tile = tl.program_id(0)
+    start, end = tl.load(tile_starts + tile), tl.load(tile_ends + tile)
+    expert = tl.where(start < end, tl.load(tile_experts + tile), -1).to(tl.int64)
+    places = start + tl.arange(0, PAIR_TILE)
+    is_pair = places < end
+    return expert, tl.load(order + places, mask=is_pair, other=0).to(tl.int64), is_pair
 
 
 _MOST_PAIRS = 64

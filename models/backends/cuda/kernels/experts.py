@@ -5,36 +5,46 @@ A program multiplies one tile of pairs (`expert_tiles`) by the weights of some o
 
 from __future__ import annotations
 
+import torch
 import triton.language as tl
 from torch import Tensor
 
 from models.backends.cuda.kernels import quantized_experts
 from models.backends.cuda.kernels.expert_epilogue import EpilogueSettings, combine
-from models.backends.cuda.kernels.expert_tiles import ExpertTiles
+from models.backends.cuda.kernels.expert_tiles import ExpertTiles, pairs_of_tile
 from models.backends.cuda.kernels.launch import is_float32, kernel
 from models.backends.cuda.kernels.matrices import ByteMatrix, Int4Matrix
+from models.backends.cuda.kernels.rounded_rows import RoundedRows
 
 ExpertMatrix = Tensor | ByteMatrix | Int4Matrix
 """Weights of all experts: [experts, columns, in], or codes with this shape ([experts, columns, in / 2] for 4 bits)."""
 
 
 def expert_linear(
-    x: Tensor,
+    x: Tensor | RoundedRows,
     weight: ExpertMatrix,
     bias: Tensor | None,
     tiles: ExpertTiles,
     settings: EpilogueSettings = EpilogueSettings(),  # noqa: B008 (immutable)
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Products of pairs: the first or the last products of experts.
 
-    x: [tokens, in] or [tokens * choices, in], contiguous: one row per token or one per pair.
+    x: [tokens, in] or [tokens * choices, in], contiguous: one row per token or one per pair; or rounded rows of these.
     weight: contiguous, dtype of x or quantised. bias: [experts, columns] or None. tiles: result of `group_by_expert`.
+    dtype: dtype of the result; None for that of x, which has one unless its rows are rounded.
     Returns [tokens * choices, columns], in the order of pairs; with a gate, half as many columns.
     """
     columns = (weight if isinstance(weight, Tensor) else weight.codes).shape[1]
-    out = x.new_empty(tiles.order.shape[0], columns // 2 if settings.gated else columns)
+    shape = tiles.order.shape[0], columns // 2 if settings.gated else columns
+    if isinstance(x, Tensor):
+        out = x.new_empty(shape, dtype=dtype)
+    else:
+        assert dtype is not None, "rounded rows have no dtype of their own"
+        out = x.scales.new_empty(shape, dtype=dtype)
     if not isinstance(weight, Tensor):
         return quantized_experts.multiply_pairs(x, weight, bias, tiles, out, settings)
+    assert isinstance(x, Tensor), "only codes are multiplied by rounded rows"
     return _multiply(x, weight, bias, tiles, out, settings)
 
 
@@ -132,15 +142,9 @@ def _product_kernel(
 
     With GATED, multiply by the same features of the gate matrix and of the up matrix, and combine both products.
     """
-    tile = tl.program_id(0)
-    start = tl.load(tile_starts + tile)
-    end = tl.load(tile_ends + tile)
-    if start >= end:
+    expert, pair, is_pair = pairs_of_tile(order, tile_experts, tile_starts, tile_ends, PAIR_TILE)
+    if expert < 0:
         return
-    expert = tl.load(tile_experts + tile).to(tl.int64)
-    places = start + tl.arange(0, PAIR_TILE)
-    is_pair = places < end
-    pair = tl.load(order + places, mask=is_pair, other=0).to(tl.int64)
     row = pair // PAIRS_PER_ROW
     column = tl.program_id(1) * COLUMN_TILE + tl.arange(0, COLUMN_TILE)
     is_column = column < columns

@@ -1,8 +1,7 @@
-"""Products of rows with weights of 8 or 4 bits.
+"""Products of rows with weights of 8 or 4 bits. A tile of the weight's codes is the first operand of a matrix product.
 
-A tile of codes is converted in registers and becomes the first operand of a matrix product. The rows of x are the
-second operand. Codes of 4 bits are multiplied as integers, without rounding. The sums of a group are then multiplied by
-its scale.
+Float rows are multiplied with codes that are converted in registers. This takes longer than reading the weight once
+there are many rows. Rows of codes (`rounded_rows`) are multiplied without this conversion.
 """
 
 from __future__ import annotations
@@ -10,88 +9,74 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
-from models.backends.cuda.kernels.codes import CODE_FACTOR, code_numbers, codes_to_float
+from models.backends.cuda.kernels.codes import CODE_FACTOR
 from models.backends.cuda.kernels.launch import is_float32, kernel
 from models.backends.cuda.kernels.matrices import HALF_RUN, ByteMatrix, Int4Matrix
+from models.backends.cuda.kernels.quantized_sums import bytes_of_step, inputs_of_step, quantized_sums
+from models.backends.cuda.kernels.rounded_rows import GROUP, RoundedRows
 from models.backends.cuda.kernels.row_products import byte_row, int4_row
 
 
-def byte_linear(
-    x: Tensor, weight: ByteMatrix, bias: Tensor | None, out: Tensor | None = None, fixed_order: bool = False
+def quantized_linear(
+    x: Tensor | RoundedRows,
+    weight: ByteMatrix | Int4Matrix,
+    bias: Tensor | None,
+    out: Tensor | None = None,
+    fixed_order: bool = False,
 ) -> Tensor:
-    """`x W^T + b`. x: [rows, in], float16, bfloat16 or float32, rows contiguous. bias: [out], dtype of x, or None.
+    """`x W^T + b`.
 
-    out: [rows, out], contiguous: memory for the result; None for new memory.
-    fixed_order: whether the tiles, and with them the bits of a row, are the same for every number of rows.
-    Returns `out`, or a new tensor [rows, out] in the dtype of x.
+    x: [rows, in], float16, bfloat16 or float32, rows contiguous; or rounded rows, of int8 for a weight of int8 or of 4
+        bits, else of fp8. For a weight of 4 bits, `in` is a multiple of 64.
+    bias: [out], any float dtype, or None.
+    out: [rows, out], contiguous, any float dtype: memory for the result; None for new memory in the dtype of x. Rounded
+        rows need it.
+    fixed_order: whether the tiles, and with them the bits of a float row, are the same for every number of rows.
+    Returns `out`, or a new tensor.
     """
-    rows, columns, out = x.shape[0], weight.codes.shape[0], _result(x, weight.codes, out)
-    if rows == 1 and not fixed_order:
-        return byte_row(x, weight, bias, out)
-    if rows == 0:
-        return out
-    tiles = _byte_tiles(_FIXED_ROWS if fixed_order else rows, x.dtype, weight.kind)
-    is_whole = weight.group >= x.shape[1]
-    _byte_kernel[-(-rows // tiles.rows), -(-columns // tiles.columns)](
-        x,
-        weight.codes,
-        weight.scales,
-        weight.scales if bias is None else bias,
-        out,
-        x.stride(0),
-        rows,
-        columns,
-        x.shape[1],
-        weight.scales.shape[1],
-        CODES=weight.kind,
-        FACTOR=CODE_FACTOR[weight.kind],
-        GROUP=0 if is_whole else weight.group,
-        HAS_BIAS=bias is not None,
-        ROW_TILE=tiles.rows,
-        COLUMN_TILE=tiles.columns,
-        INPUT_TILE=tiles.inputs if is_whole else inputs_of_step(weight.group, tiles.inputs),
-        num_warps=tiles.warps,
-        enable_fp_fusion=True,
-        num_stages=tiles.stages,
-    )
-    return out
-
-
-def int4_linear(
-    x: Tensor, weight: Int4Matrix, bias: Tensor | None, out: Tensor | None = None, fixed_order: bool = False
-) -> Tensor:
-    """`x W^T + b`, arguments as for `byte_linear`."""
-    rows, columns, out = x.shape[0], weight.codes.shape[0], _result(x, weight.codes, out)
-    assert x.shape[1] == 2 * weight.codes.shape[1], (x.shape, weight.codes.shape)
-    assert weight.group % HALF_RUN == 0 or weight.group >= x.shape[1], weight.group
-    if rows == 1 and not fixed_order:
+    numbers = x if isinstance(x, Tensor) else x.codes[0]
+    (rows, inputs), columns = numbers.shape, weight.codes.shape[0]
+    if out is None:
+        assert isinstance(x, Tensor), "rounded rows need memory for the result"
+        out = x.new_empty(rows, columns)
+    if rows == 1 and isinstance(x, Tensor) and not fixed_order:
+        if isinstance(weight, ByteMatrix):
+            return byte_row(x, weight, bias, out)
         return int4_row(x, weight, bias, out)
-    if rows == 0:
+    if not rows or not columns:
         return out
-    tiles = _int4_tiles(_FIXED_ROWS if fixed_order else rows, x.dtype)
-    _int4_kernel[-(-rows // tiles.rows), -(-columns // tiles.columns)](
-        x,
+    settings = SumSettings.of(x, weight)
+    tiles = _tiles(x, weight, _FIXED_ROWS if fixed_order else rows)
+    minimums = weight.minimums if isinstance(weight, Int4Matrix) else None
+    _linear_kernel[-(-rows // tiles.rows), -(-columns // tiles.columns)](
+        numbers,
+        weight.scales if isinstance(x, Tensor) else x.scales,
         weight.codes,
         weight.scales,
-        weight.scales if weight.minimums is None else weight.minimums,
+        weight.scales if minimums is None else minimums,
         weight.scales if bias is None else bias,
         out,
-        x.stride(0),
+        numbers.stride(0),
         rows,
         columns,
-        x.shape[1],
+        inputs,
+        1 if isinstance(x, Tensor) else x.scales.shape[1],
         weight.scales.shape[1],
-        GROUP=weight.group,
-        HAS_MINIMUMS=weight.minimums is not None,
+        CODES=settings.codes,
+        FACTOR=CODE_FACTOR[settings.codes],
+        TERMS=settings.terms,
+        X_GROUP=GROUP,
+        GROUP=settings.group,
+        HAS_MINIMUMS=minimums is not None,
         HAS_BIAS=bias is not None,
+        BYTES=bytes_of_step(weight.group, tiles.inputs),
+        HALF_RUN=HALF_RUN,
         ROW_TILE=tiles.rows,
         COLUMN_TILE=tiles.columns,
-        HALF_RUN=HALF_RUN,
-        BYTES=bytes_of_step(weight.group, tiles.inputs),
+        INPUT_TILE=settings.inputs_of_step(weight.group, tiles.inputs),
         num_warps=tiles.warps,
         enable_fp_fusion=True,
         num_stages=tiles.stages,
@@ -99,8 +84,30 @@ def int4_linear(
     return out
 
 
-def _result(x: Tensor, codes: Tensor, out: Tensor | None) -> Tensor:
-    return x.new_empty(x.shape[0], codes.shape[0]) if out is None else out
+class SumSettings(NamedTuple):
+    """Constants of `quantized_sums`.
+
+    codes: kind of the weight's codes; empty for 4 bits. terms: how many codes each number of x has; 0 for float rows.
+    group: inputs of the weight that share a scale; 0 for a whole row of 8-bit codes.
+    """
+
+    codes: str
+    terms: int
+    group: int
+
+    @classmethod
+    def of(cls, x: Tensor | RoundedRows, weight: ByteMatrix | Int4Matrix) -> SumSettings:
+        terms = 0 if isinstance(x, Tensor) else x.codes.shape[0]
+        inputs = x.shape[1] if isinstance(x, Tensor) else x.codes.shape[2]
+        if isinstance(weight, ByteMatrix):
+            return cls(weight.kind, terms, 0 if weight.group >= inputs else weight.group)
+        assert inputs == 2 * weight.codes.shape[-1], (inputs, weight.codes.shape)
+        assert weight.group % HALF_RUN == 0 or weight.group >= inputs, weight.group
+        return cls("", terms, weight.group)
+
+    def inputs_of_step(self, group: int, most: int) -> int:
+        """Number of inputs that a step of an 8-bit product multiplies. most: inputs of a tile."""
+        return most if not self.codes or not self.group else inputs_of_step(group, most)
 
 
 class Tiles(NamedTuple):
@@ -117,8 +124,19 @@ _FIXED_ROWS = 64
 """Products in a fixed order have the tiles of this number of rows, however many rows they have."""
 
 
+def _tiles(x: Tensor | RoundedRows, weight: ByteMatrix | Int4Matrix, rows: int) -> Tiles:
+    """Sizes of a product. rows: number of rows for which it is fast."""
+    kind = weight.kind if isinstance(weight, ByteMatrix) else ""
+    if isinstance(x, Tensor):
+        return _byte_tiles(rows, x.dtype, kind) if kind else _int4_tiles(rows, x.dtype)
+    # Compiled, and not tuned on a device.
+    if kind:
+        return Tiles(64, 128, GROUP, 8, 3)
+    return Tiles(64, 64, GROUP, 4 if bytes_of_step(weight.group, GROUP) == HALF_RUN else 8, 3)
+
+
 def _byte_tiles(rows: int, dtype: torch.dtype, kind: str) -> Tiles:
-    """Sizes of the 8-bit product for x with this number of rows.
+    """Sizes of the 8-bit product for float rows.
 
     Few rows get small tiles, so that more programs read the weight.
 
@@ -134,7 +152,7 @@ def _byte_tiles(rows: int, dtype: torch.dtype, kind: str) -> Tiles:
 
 
 def _int4_tiles(rows: int, dtype: torch.dtype) -> Tiles:
-    """Sizes of the 4-bit product for x with this number of rows. Few rows get small tiles, as in `_byte_tiles`."""
+    """Sizes of the 4-bit product for float rows. Few rows get small tiles, as in `_byte_tiles`."""
     if is_float32(dtype):
         return Tiles(16, 32, 64, 4, 3)
     if rows <= 16:
@@ -142,181 +160,43 @@ def _int4_tiles(rows: int, dtype: torch.dtype) -> Tiles:
     return Tiles(64, 64, 128, 8, 4) if rows <= 64 else Tiles(128, 64, 128, 8, 3)
 
 
-def bytes_of_step(group: int, inputs: int) -> int:
-    """Number of bytes of codes that one step of the loop processes for each output feature, in a 4-bit product.
-
-    A step covers whole runs, and at most `inputs / 2` bytes, because a byte holds two codes. The lower codes of a step
-    share one scale, and so do its upper codes.
-    group: number of inputs that share a scale. inputs: number of inputs of a tile.
-    """
-    size = HALF_RUN
-    while 4 * size <= inputs and group % (4 * size) == 0:
-        size *= 2
-    return size
-
-
-def inputs_of_step(group: int, most: int) -> int:
-    """Number of inputs that one step of the loop multiplies, in an 8-bit product with groups: all share one scale.
-
-    The largest power of two, up to `most`, that divides the group.
-    """
-    return min(most, group & -group)
-
-
-@triton.jit
-def _store(total, bias, out, row, column, rows, columns, HAS_BIAS: tl.constexpr):
-    """Add the bias to a tile of the result and store it.
-
-    total: [columns, rows]: the tile. row, column: indices of its rows and columns in the result.
-    """
-    is_column = column < columns
+@kernel(do_not_specialize=["rows"])
+def _linear_kernel(
+    x,
+    x_scales,
+    codes,
+    scales,
+    minimums,
+    bias,
+    out,
+    x_row,
+    rows,
+    columns,
+    inputs,
+    x_groups,
+    groups,
+    CODES: tl.constexpr,
+    FACTOR: tl.constexpr,
+    TERMS: tl.constexpr,
+    X_GROUP: tl.constexpr,
+    GROUP: tl.constexpr,
+    HAS_MINIMUMS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    BYTES: tl.constexpr,
+    HALF_RUN: tl.constexpr,
+    ROW_TILE: tl.constexpr,
+    COLUMN_TILE: tl.constexpr,
+    INPUT_TILE: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64) * ROW_TILE + tl.arange(0, ROW_TILE)
+    column = tl.program_id(1).to(tl.int64) * COLUMN_TILE + tl.arange(0, COLUMN_TILE)
+    is_row, is_column = row < rows, column < columns
+    total = quantized_sums(
+        x + row * x_row, x_scales + row * x_groups, rows.to(tl.int64) * inputs, is_row, codes, scales, minimums, column,
+        is_column, inputs, groups, CODES, FACTOR, TERMS, X_GROUP, GROUP, HAS_MINIMUMS, BYTES, HALF_RUN, ROW_TILE,
+        COLUMN_TILE, INPUT_TILE,
+    )  # fmt: skip
     if HAS_BIAS:
         total += tl.load(bias + column, mask=is_column, other=0.0).to(tl.float32)[:, None]
     place = row[:, None] * columns + column[None, :]
-    tl.store(out + place, tl.trans(total).to(out.dtype.element_ty), mask=(row < rows)[:, None] & is_column[None, :])
-
-
-@triton.jit
-def byte_sums(
-    x_rows,
-    is_row,
-    codes,
-    scales,
-    feature,
-    is_column,
-    inputs,
-    groups,
-    CODES: tl.constexpr,
-    FACTOR: tl.constexpr,
-    GROUP: tl.constexpr,
-    ROW_TILE: tl.constexpr,
-    COLUMN_TILE: tl.constexpr,
-    INPUT_TILE: tl.constexpr,
-):
-    """Products of a tile of rows with some features of 8 bits: [columns, rows], float32.
-
-    x_rows: address of each row. feature: index of each feature, int64; is_column: which of them exist.
-    """
-    total = tl.zeros([COLUMN_TILE, ROW_TILE], tl.float32)
-    for step in range(0, inputs, INPUT_TILE):
-        place = step + tl.arange(0, INPUT_TILE)
-        is_input = place < inputs
-        a = tl.load(x_rows[:, None] + place[None, :], mask=is_row[:, None] & is_input[None, :], other=0.0)
-        w = tl.load(
-            codes + feature[:, None] * inputs + place[None, :], mask=is_column[:, None] & is_input[None, :], other=0
-        )
-        w = code_numbers(w, a.dtype, CODES)
-        if GROUP > 0:
-            scale = tl.load(scales + feature * groups + step // GROUP, mask=is_column, other=0.0).to(tl.float32)
-            total += tl.dot(w, tl.trans(a), input_precision="ieee") * scale[:, None]
-        else:
-            total = tl.dot(w, tl.trans(a), total, input_precision="ieee")
-    total *= FACTOR
-    if GROUP == 0:
-        total *= tl.load(scales + feature, mask=is_column, other=0.0).to(tl.float32)[:, None]
-    return total
-
-
-@triton.jit
-def int4_sums(
-    x_rows,
-    is_row,
-    codes,
-    scales,
-    minimums,
-    feature,
-    is_column,
-    inputs,
-    groups,
-    GROUP: tl.constexpr,
-    HAS_MINIMUMS: tl.constexpr,
-    BYTES: tl.constexpr,
-    HALF_RUN: tl.constexpr,
-    ROW_TILE: tl.constexpr,
-    COLUMN_TILE: tl.constexpr,
-):
-    """Products of a tile of rows with some features of 4 bits: [columns, rows], float32. Arguments: `byte_sums`."""
-    total = tl.zeros([COLUMN_TILE, ROW_TILE], tl.float32)
-    within = tl.arange(0, BYTES)
-    # Input of the lower code of each byte.
-    lower = within // HALF_RUN * (2 * HALF_RUN) + within % HALF_RUN
-    for step in range(0, inputs, 2 * BYTES):
-        is_input = step + lower < inputs
-        packed = tl.load(
-            codes + feature[:, None] * (inputs // 2) + (step // 2 + within)[None, :],
-            mask=is_column[:, None] & is_input[None, :],
-            other=0,
-        )
-        for half in tl.static_range(2):
-            place = step + lower + half * HALF_RUN
-            a = tl.load(x_rows[:, None] + place[None, :], mask=is_row[:, None] & is_input[None, :], other=0.0)
-            w = codes_to_float((packed.to(tl.int32) >> (4 * half)) & 15, 8)
-            product = tl.dot(w.to(a.dtype), tl.trans(a), input_precision="ieee")
-            group = feature * groups + (step + half * HALF_RUN) // GROUP
-            product *= tl.load(scales + group, mask=is_column, other=0.0).to(tl.float32)[:, None]
-            if HAS_MINIMUMS:
-                minimum = tl.load(minimums + group, mask=is_column, other=0.0).to(tl.float32)
-                product -= minimum[:, None] * tl.sum(a.to(tl.float32), 1)[None, :]
-            total += product
-    return total
-
-
-@kernel(do_not_specialize=["rows"])
-def _byte_kernel(
-    x,
-    codes,
-    scales,
-    bias,
-    out,
-    x_row,
-    rows,
-    columns,
-    inputs,
-    groups,
-    CODES: tl.constexpr,
-    FACTOR: tl.constexpr,
-    GROUP: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    ROW_TILE: tl.constexpr,
-    COLUMN_TILE: tl.constexpr,
-    INPUT_TILE: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64) * ROW_TILE + tl.arange(0, ROW_TILE)
-    column = tl.program_id(1).to(tl.int64) * COLUMN_TILE + tl.arange(0, COLUMN_TILE)
-    is_row, is_column = row < rows, column < columns
-    total = byte_sums(
-        x + row * x_row, is_row, codes, scales, column, is_column, inputs, groups, CODES, FACTOR, GROUP, ROW_TILE,
-        COLUMN_TILE, INPUT_TILE,
-    )  # fmt: skip
-    _store(total, bias, out, row, column, rows, columns, HAS_BIAS)
-
-
-@kernel(do_not_specialize=["rows"])
-def _int4_kernel(
-    x,
-    codes,
-    scales,
-    minimums,
-    bias,
-    out,
-    x_row,
-    rows,
-    columns,
-    inputs,
-    groups,
-    GROUP: tl.constexpr,
-    HAS_MINIMUMS: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    ROW_TILE: tl.constexpr,
-    COLUMN_TILE: tl.constexpr,
-    HALF_RUN: tl.constexpr,
-    BYTES: tl.constexpr,
-):
-    row = tl.program_id(0).to(tl.int64) * ROW_TILE + tl.arange(0, ROW_TILE)
-    column = tl.program_id(1).to(tl.int64) * COLUMN_TILE + tl.arange(0, COLUMN_TILE)
-    is_row, is_column = row < rows, column < columns
-    total = int4_sums(
-        x + row * x_row, is_row, codes, scales, minimums, column, is_column, inputs, groups, GROUP, HAS_MINIMUMS, BYTES,
-        HALF_RUN, ROW_TILE, COLUMN_TILE,
-    )  # fmt: skip
-    _store(total, bias, out, row, column, rows, columns, HAS_BIAS)
+    tl.store(out + place, tl.trans(total).to(out.dtype.element_ty), mask=is_row[:, None] & is_column[None, :])
