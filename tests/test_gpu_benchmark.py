@@ -39,6 +39,15 @@ class InProcess(ours.Entry):
         super().__init__(device, kv_bytes)
 
 
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Compute with one thread. The benchmark forks, and a forked process would wait for ever for the others."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def run(out: Path, *arguments: str) -> dict[str, dict[str, Any]]:
     """Run the benchmark. Returns the results by the names of their table rows."""
     gpu.main(["--device", "cpu", "--tiny", "--out", str(out), *arguments])
