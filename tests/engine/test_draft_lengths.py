@@ -76,14 +76,14 @@ def test_unmeasured_passes_have_the_assumed_cost():
 
 def test_rates_follow_the_text():
     rates = HeadRates(4)
-    text = HeadText([], 0, rates)
+    text = HeadText([], 0, 0, rates)
     assert len(text.probabilities(4)) == 1, "a head is tried with short drafts"
     for _ in range(30):
         text.drafted(3, [7, 8, 9])
         text.settle([1, 2, 3, 7, 8, 5])
     first, second = text.probabilities(4)
     assert first > 0.95 and second / first > 0.9, "the third token was never right"
-    fresh = HeadText([], 0, rates).probabilities(4)
+    fresh = HeadText([], 0, 0, rates).probabilities(4)
     assert fresh[0] > 0.9 and fresh[1] / fresh[0] > 0.9
     for _ in range(30):
         text.drafted(3, [7])
@@ -99,7 +99,7 @@ def states(first: int, count: int) -> torch.Tensor:
 
 
 def test_states_of_wrong_drafts_are_dropped():
-    text = HeadText([], 4, HeadRates(4))
+    text = HeadText([], 4, 0, HeadRates(4))
     text.add(0, states(0, 6))
     assert (text.written, text.end) == (4, 6)
     text.add(6, states(6, 4))  # the last token and three draft tokens
@@ -113,14 +113,14 @@ def test_states_of_wrong_drafts_are_dropped():
 def test_blocks_are_filled_while_their_keys_last():
     blocks = FilledBlocks(4)
     sequence = CachedSequence(list(range(12)), block_table=[5, 3, 9], block_keys=[b"a", b"b", b"c"])
-    text = HeadText(sequence.block_table, 0, HeadRates(1))
+    text = HeadText(sequence.block_table, 0, 0, HeadRates(1))
     text.written = 10
     blocks.write(text, sequence, 0, 10)
     other = CachedSequence(list(range(12)), block_table=[5, 3, 7], block_keys=[b"a", b"b", b"d"])
     assert blocks.start(other, 8) == 0 and blocks.start(other, 9) == 12 and blocks.start(other, 0) == 0
     changed = CachedSequence(list(range(8)), block_table=[5, 3], block_keys=[b"a", b"x"])
     assert blocks.start(changed, 8) == 8 and blocks.start(changed, 4) == 0
-    late = HeadText(other.block_table, 4, HeadRates(1))
+    late = HeadText(other.block_table, 4, 0, HeadRates(1))
     late.written = 6
     blocks.write(late, other, 4, 6)  # another text begins to write into a filled block
     assert blocks.start(other, 8) == 8
