@@ -35,7 +35,7 @@ CASES = {
     "qwen3": ("float32", None),
     "mixtral": ("float32", None),
     "gpt2": ("float16", "int8"),
-    "gemma2": ("float16", "int4"),
+    "gemma2": ("bfloat16", "int4"),
     "t5": ("float32", None),
     "deepseek-v3": ("float32", None),
 }
