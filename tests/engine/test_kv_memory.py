@@ -1,4 +1,4 @@
-"""KV cache memory is divided among models by need, and a pool that is too small for the context is reported."""
+"""How the memory for KV caches is divided among models, and the report of a pool that is too small for the context."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ CONFIG = transformers.GptOssConfig(
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
-    """The directories of an MXFP4 checkpoint and of a checkpoint with the same weights in float32."""
+    """Write an MXFP4 checkpoint, and one with the same weights in float32. Returns both directories."""
     quantized, plain = (tmp_path_factory.mktemp(name) for name in ("quantized", "plain"))
     write_model(plain, CONFIG, "GptOssForCausalLM")
     stored = dict(load_file(plain / "model.safetensors"))

@@ -20,7 +20,7 @@ to 15 bits; with fp8, to fp8."""
 _SIZE = 4096
 """Number of inputs of the timed products, and number of outputs of all experts of a weight together, or of a weight."""
 _EXPERTS = 8
-"""Number of experts of the timed products of experts."""
+"""Number of experts in the weights that are timed."""
 _WEIGHTS = 8
 """Number of weights that are multiplied in turn, so that no weight is read from the cache of the device."""
 _REPEATS = 5

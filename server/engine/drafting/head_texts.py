@@ -117,7 +117,7 @@ class HeadText:
         return found
 
     def skip(self, start: int) -> None:
-        """Let the head read this text only from a later position on.
+        """Begin the reading of the draft head at a later position.
 
         start: the position, a multiple of the block size.
         """
