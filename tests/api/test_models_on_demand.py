@@ -22,6 +22,7 @@ from server.settings.settings import Settings
 from tests.api.conftest import Bench
 from tests.audio.wavs import wav
 from tests.parity.speech import recording
+from tests.waiting import HANG_SECONDS
 
 
 class FakeRegistry:
@@ -31,6 +32,7 @@ class FakeRegistry:
         self.models = {model.name: model for model in models}
         self.loaded = asyncio.Event()
         self.failure = ""
+        self.has_waited = False
         self.described: list[tuple[DeclaredModel, Description]] = []
         self.kept: list[tuple[str, float | None]] = []
         self.released: list[str] = []
@@ -54,6 +56,7 @@ class FakeRegistry:
         self.released.append(model.name)
 
     async def demand(self, call, model) -> None:
+        self.has_waited = True
         await self.loaded.wait()
         if self.failure:
             raise NotReady(self.failure, retry_after=7)
@@ -132,12 +135,13 @@ async def test_a_stream_gets_its_status_before_its_model_is_loaded(
     bench, http, registry, monkeypatch, path, body, error
 ):
     """The status is sent while the model is still loading. The stream then has the answer, or one error event."""
-    monkeypatch.setattr(route, "COMMIT_SECONDS", 0.01)
+    monkeypatch.setattr(route, "COMMIT_SECONDS", 0.0)
     for failure in ("", "the model could not be loaded: it is broken"):
         registry.failure = failure
         registry.loaded.clear()
         asking = asyncio.create_task(http.post(path, json=body | {"stream": True}))
-        await asyncio.sleep(0.05)
+        for _ in range(200):
+            await asyncio.sleep(0)
         registry.loaded.set()
         if not failure:
             await answer(bench)
@@ -161,12 +165,16 @@ async def test_a_stream_of_a_recording_gets_its_status_before_its_model_is_loade
         emit("Good day.")
         return Transcript("Good day.", "en", 1.0, [])
 
-    monkeypatch.setattr(route, "COMMIT_SECONDS", 0.01)
+    monkeypatch.setattr(route, "COMMIT_SECONDS", 0.0)
     monkeypatch.setattr(audio, "transcribe", transcribe)
     registry.failure = failure
     form = {"data": {"model": "resting", "stream": "true"}, "files": {"file": ("a.wav", wav(recording(0.1)))}}
     asking = asyncio.create_task(http.post("/v1/audio/transcriptions", **form))
-    await asyncio.sleep(0.1)
+    async with asyncio.timeout(HANG_SECONDS):
+        while not registry.has_waited:
+            await asyncio.sleep(0.001)
+    for _ in range(200):
+        await asyncio.sleep(0)
     assert bench.state.recordings == 1
     registry.loaded.set()
     response = await asking
@@ -175,6 +183,7 @@ async def test_a_stream_of_a_recording_gets_its_status_before_its_model_is_loade
     assert ("transcript.text.done" in response.text) != bool(failure)
     assert registry.held == 0 and bench.state.recordings == 0
     # A load that has ended before keeps its status.
+    monkeypatch.setattr(route, "COMMIT_SECONDS", HANG_SECONDS)
     early = await http.post("/v1/audio/transcriptions", **form)
     assert early.status_code == (503 if failure else 200) and ": ping" not in early.text
     assert registry.held == 0 and bench.state.recordings == 0

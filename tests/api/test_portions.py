@@ -15,13 +15,16 @@ from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
+from server.api.connection.portions import Portions
 from server.api.connection.protocol import MAX_HEADERS, MAX_PIPELINED, DirectHttpProtocol
 from server.api.connection.socket_protocol import MAX_FRAGMENTS, LimitedSocketProtocol
+from server.system.loop_iterations import ITERATION_SECONDS
 from tests.waiting import HANG_SECONDS
 
 READ_BYTES = 256 << 10
 """Most bytes that one read from a connection returns."""
-MAX_TURN_SECONDS = 0.05
+PORTION_SECONDS = 0.001
+"""Time that parsing a portion takes on the clock of the test."""
 HEAD = b"GET /%d HTTP/1.1\r\nhost: localhost\r\n\r\n"
 POST = b"POST /post HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
 HANDSHAKE = (
@@ -72,22 +75,58 @@ class App:
             await send({"type": "websocket.send", "text": str(len(message.get("text") or message.get("bytes") or ""))})
 
 
-class LongestTurn:
-    """Measures the most processor time that an iteration of the event loop takes. seconds: of this thread."""
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._last = time.thread_time()
-        self._handle = asyncio.get_running_loop().call_soon(self._measure)
 
-    def _measure(self) -> None:
-        now = time.thread_time()
-        self.seconds, self._last = max(self.seconds, now - self._last), now
-        self._handle = asyncio.get_running_loop().call_soon(self._measure)
+class LargestTurn:
+    """Counts the portions that are parsed in each iteration of the event loop.
 
-    def end(self) -> float:
-        self._handle.cancel()
-        return self.seconds
+    The clock of the loop stands still, and each portion moves it by `PORTION_SECONDS`. The result thus depends neither
+    on the machine nor on the garbage collector.
+
+    portions: most portions of one iteration. total: those of all iterations. size: bytes of the largest portion.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.portions = self.total = self.size = self._before = 0
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        monkeypatch.setattr(loop, "time", lambda: start + self.total * PORTION_SECONDS)
+        create = Portions.__init__
+
+        def created(portions: Portions, size: int, feed: Callable[[memoryview], None], *others: Any) -> None:
+            def counted(data: memoryview) -> None:
+                self.total += 1
+                self.size = max(self.size, len(data))
+                feed(data)
+
+            create(portions, size, counted, *others)
+
+        monkeypatch.setattr(Portions, "__init__", created)
+        loop.call_soon(self._end_turn)
+
+    def start(self) -> None:
+        """Forget what was parsed while the connections were opened."""
+        self.portions, self.size, self._before = 0, 0, self.total
+
+    def _end_turn(self) -> None:
+        self.portions, self._before = max(self.portions, self.total - self._before), self.total
+        asyncio.get_running_loop().call_soon(self._end_turn)
+
+
+async def check_turns(connections: list[Connection], data: bytes, largest: LargestTurn, portion_bytes: int) -> None:
+    """Write bytes to all connections. One iteration parses a portion of each, and further ones while it has time.
+
+    Of a pipeline with too many requests, the rest is not parsed.
+    portion_bytes: size of a portion whose parsing takes about as long as an iteration should.
+    """
+    for _, writer in connections:
+        writer.write(data)
+    for _ in range(1000):
+        await asyncio.sleep(0)
+    assert 0 < largest.size <= portion_bytes
+    assert largest.portions <= len(connections) + 2 * ITERATION_SECONDS / PORTION_SECONDS
+    assert largest.total > (0 if data.startswith(b"GET") else 2 * largest.portions)
 
 
 class Listener:
@@ -121,12 +160,12 @@ class Listener:
         async with asyncio.timeout(HANG_SECONDS):
             await asyncio.gather(*(writer.wait_closed() for writer in self._writers), return_exceptions=True)
 
-    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def connect(self) -> Connection:
         reader, writer = await asyncio.open_connection(*self._listener.sockets[0].getsockname()[:2], limit=1 << 20)
         self._writers.append(writer)
         return reader, writer
 
-    async def upgraded(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def upgraded(self) -> Connection:
         """A WebSocket connection after its handshake."""
         reader, writer = await self.connect()
         writer.write(HANDSHAKE)
@@ -152,34 +191,29 @@ async def until(condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize(
     "flood", [frame(LAST | PING), frame(LAST | PONG), frame(LAST | TEXT, b"a"), frame(CONTINUATION)]
 )
-async def test_no_turn_is_long_in_a_flood_of_frames(flood: bytes, connections: int) -> None:
-    app = App()
-    async with Listener(app) as listener:
-        writers = [(await listener.upgraded())[1] for _ in range(connections)]
+async def test_no_turn_is_long_in_a_flood_of_frames(
+    monkeypatch: pytest.MonkeyPatch, flood: bytes, connections: int
+) -> None:
+    largest = LargestTurn(monkeypatch)
+    async with Listener(App()) as listener:
+        opened = [await listener.upgraded() for _ in range(connections)]
         if flood[0] == CONTINUATION:
-            for writer in writers:
+            for _, writer in opened:
                 writer.write(frame(TEXT, b"a"))
-        longest = LongestTurn()
-        for writer in writers:
-            writer.write(flood * (READ_BYTES // len(flood)))
-        end = time.thread_time() + 0.25
-        while time.thread_time() < end:
-            await asyncio.sleep(0)
-        assert longest.end() < MAX_TURN_SECONDS
+        largest.start()
+        await check_turns(opened, flood * (READ_BYTES // len(flood)), largest, 1 << 10)
 
 
 @pytest.mark.parametrize("connections", [1, 16])
 @pytest.mark.parametrize("data", [HEAD % 1 * (READ_BYTES // len(HEAD)), POST + b"1\r\nx\r\n" * (READ_BYTES // 6)])
-async def test_no_turn_is_long_in_a_flood_of_requests_or_chunks(data: bytes, connections: int) -> None:
+async def test_no_turn_is_long_in_a_flood_of_requests_or_chunks(
+    monkeypatch: pytest.MonkeyPatch, data: bytes, connections: int
+) -> None:
+    largest = LargestTurn(monkeypatch)
     async with Listener(App()) as listener:
-        writers = [(await listener.connect())[1] for _ in range(connections)]
-        longest = LongestTurn()
-        for writer in writers:
-            writer.write(data)
-        end = time.thread_time() + 0.25
-        while time.thread_time() < end:
-            await asyncio.sleep(0)
-        assert longest.end() < MAX_TURN_SECONDS
+        opened = [await listener.connect() for _ in range(connections)]
+        largest.start()
+        await check_turns(opened, data, largest, 16 << 10)
 
 
 @pytest.mark.parametrize("split", [None, 7, 1000, 40_000])

@@ -57,10 +57,12 @@ def test_answers_are_those_of_the_processors(pairs, found, monkeypatch, name, nu
     sequences = [*random_sequences(60, tokens=40), [5, end, 7], [5], [9, end], [9]]
     result = answers(pairs(name), sequences, num_beams=num_beams, **settings)
     assert any(found) == is_used, found
-    alone = [*answers(pairs(name), sequences, (0,), num_beams=num_beams, **settings)]
+    (alone,) = answers(pairs(name), sequences, (0,), num_beams=num_beams, **settings)
     monkeypatch.setattr(candidates, "allowed_candidates", lambda *arguments: None)
     assert result == answers(pairs(name), sequences, num_beams=num_beams, **settings)
-    assert result[:1] == alone
+    # Sums of matrix products may be rounded differently beside a second prompt.
+    assert [tokens for tokens, _, _ in result[0]] == [tokens for tokens, _, _ in alone]
+    assert [score for _, score, _ in result[0]] == pytest.approx([score for _, score, _ in alone], abs=1e-4)
 
 
 def test_fewer_allowed_tokens_than_candidates(pairs, found, monkeypatch):

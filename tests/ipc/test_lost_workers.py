@@ -95,6 +95,39 @@ async def test_a_request_without_output_waits_for_the_next_worker() -> None:
     assert await codes(call) == ["Finished", "Finished"]
 
 
+async def test_a_request_for_a_model_on_demand_waits_for_a_worker_that_has_it() -> None:
+    """The request held its loaded model while its text was tokenized. Meanwhile the only worker has died."""
+    workers = Workers(1)
+    workers.client.on_lost(1)
+    call, left, large = (Call(workers.client) for _ in range(3))
+    for each in (call, left, large):
+        each.awaits_models = True
+    call.submit(workers.generate(prompts=2))
+    left.submit(workers.generate())
+    large.submit(workers.generate(prompts=1000, tokens=50))
+    assert workers.waiting == (3, 30), "a large request enters the queue in parts"
+    left.close()
+    assert workers.waiting == (2, 20)
+    workers.ready(2)
+    await asyncio.sleep(0)
+    rows = workers.rows(2)
+    assert [id for id, _ in rows if id in (1, 2, 3)] == [1, 2] and len(rows) > 2
+    workers.output(2, finished=[finished(1, 7), finished(2, 7)])
+    assert await codes(call) == ["Finished", "Finished"]
+    large.close()
+    for _ in range(8):
+        await asyncio.sleep(0)
+    assert workers.waiting == (0, 0)
+
+
+async def test_a_request_for_a_model_that_no_worker_ever_had_does_not_wait() -> None:
+    workers = Workers()
+    call = Call(workers.client)
+    call.awaits_models = True
+    with pytest.raises(NotReady):
+        call.submit(workers.generate())
+
+
 async def test_a_request_with_output_fails_at_once() -> None:
     workers = Workers(1, 2)
     begun, scored = workers.submit(), workers.submit()

@@ -8,7 +8,7 @@ import pytest
 
 from server.ipc.client import call as call_module
 from server.ipc.client import client as client_module
-from server.ipc.client import sequence_table
+from server.ipc.client import sequence_table, worker_state
 from server.ipc.client.call import Call
 from server.ipc.wire import time_limits
 from server.ipc.wire.encode_messages import Encode, Encoded, EncodeItem
@@ -28,7 +28,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (time_limits, call_module, client_module, sequence_table):
+    for module in (time_limits, call_module, client_module, sequence_table, worker_state):
         monkeypatch.setattr(module, "time", clock)
     return clock
 

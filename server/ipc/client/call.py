@@ -81,6 +81,8 @@ class Call:
     key: name and limits of the request's API key; None if the server requires no key.
     queue_seconds: longest wait, from now on, until the engine computes the first row; None for no limit.
     limits: the time limits, from `deadline` and `queue_seconds`.
+    awaits_models: whether sequences wait if no worker has their model now, because it is loaded on demand. The registry
+        of models sets it.
     truncated_inputs: indices, in the request, of the inputs that lost tokens. The operation sets them.
     ignored: names of the parameters that the client sent and the server ignored.
     submitted: time of `time.monotonic()` of the last `submit`.
@@ -112,6 +114,7 @@ class Call:
         self.model = ""
         self.prompt_tokens = 0
         self.completion_tokens = 0
+        self.awaits_models = False
         self.truncated_inputs: Sequence[int] = ()
         self.ignored: list[str] = []
         self.ended_at = 0.0
@@ -181,8 +184,8 @@ class Call:
         The events of a row have the index of the row; the events of an `Encode` have index 0.
 
         Earlier sequences of this call must have ended.
-        Raises ClientGone if the client has disconnected, NotReady if no worker is ready, RequestTooLarge if a sequence
-        can never fit, and Overloaded if the queue is full.
+        Raises ClientGone if the client has disconnected, NotReady if no worker has the model,
+        RequestTooLarge if a sequence can never fit, and Overloaded if the queue is full.
         """
         assert not self._open, "a call runs one message at a time"
         self.check_open()

@@ -72,7 +72,7 @@ class EngineClient:
         self._unsent: dict[Call, Submission] = {}
         self._entered: dict[Call, Submission] = {}
         """Requests that are counted in the queue as a whole, and are sent over several iterations of the event loop."""
-        self._sends_parts_soon = False
+        self._sends_parts_soon = self._sends_entered_soon = False
         self._dropped: deque[tuple[int, OpenSequence]] = deque()
         self._ids = itertools.count(1)
 
@@ -113,12 +113,12 @@ class EngineClient:
         not sent.
 
         Raises:
-            NotReady: no worker is ready.
+            NotReady: no worker has the model, and the call does not wait for one (`Call.awaits_models`).
             RequestTooLarge: a sequence exceeds the queue or the KV pools even on an idle server.
             Overloaded: the queue is full.
         """
         workers = self._dispatcher.serving(message.model)
-        if not workers:
+        if not workers and not (call.awaits_models and message.model in self.models):
             raise NotReady("the engine is starting; try again soon", retry_after=2)
         info = self.models[message.model]
         sizes = sequence_sizes(message, info)
@@ -138,15 +138,16 @@ class EngineClient:
             share = min(share[0], 2 * ROWS_PER_TURN), share[1]
         parts = split(message, sizes, share, self.next_id, num_pieces(len(workers), message, sizes))
         submission = Submission(call, parts)
-        # A request within its share enters the queue as a whole, even if several workers share it.
-        entering = sizes if is_within_share else parts[0].sizes
-        self.queue.enter(len(entering), sum(entering))
-        for _ in range(len(parts) if is_within_share and not has_many_rows else 1):
-            self._send(submission)
+        if is_within_share or workers:
+            # A request within its share enters the queue as a whole, even if several workers share it.
+            entering = sizes if is_within_share else parts[0].sizes
+            self.queue.enter(len(entering), sum(entering))
+        if workers:
+            for _ in range(len(parts) if is_within_share and not has_many_rows else 1):
+                self._send(submission)
         if parts and is_within_share:
-            if not self._entered:
-                asyncio.get_running_loop().call_soon(self._send_entered)
             self._entered[call] = submission
+            self._send_entered_soon()
         elif parts:
             self._unsent[call] = submission
             self._send_parts()
@@ -154,6 +155,7 @@ class EngineClient:
 
     def _send_entered(self) -> None:
         """Send the next part of one of the requests that are already counted in the queue as a whole."""
+        self._sends_entered_soon = False
         call = next(iter(self._entered), None)
         if call is None:
             return
@@ -162,7 +164,12 @@ class EngineClient:
             self._send(submission)
         if submission.parts:
             self._entered[call] = submission
-        if any(map(self._serves, self._entered.values())):
+        self._send_entered_soon()
+
+    def _send_entered_soon(self) -> None:
+        """Call `_send_entered` in the next iteration of the event loop, if a worker has one of the models."""
+        if not self._sends_entered_soon and any(map(self._serves, self._entered.values())):
+            self._sends_entered_soon = True
             asyncio.get_running_loop().call_soon(self._send_entered)
 
     def _serves(self, submission: Submission) -> bool:
@@ -327,8 +334,7 @@ class EngineClient:
         self._observer.on_ready(models, self.device)
         self._repeat()
         self._send_parts()
-        if self._entered:
-            asyncio.get_running_loop().call_soon(self._send_entered)
+        self._send_entered_soon()
 
     def forget_model(self, name: str, message: str) -> None:
         """Forget a model that no worker has any more, and its adapters. Its open sequences fail.

@@ -175,6 +175,8 @@ class ModelRegistry:
     async def demand(self, call: Call, model: DeclaredModel) -> None:
         """Wait until a model is loaded, and hold it until the call closes.
 
+        The sequences of the call also wait for the model, if its workers die before the sequences are submitted.
+
         Raises:
             ModelNotFound: the files of the model were deleted.
             NotReady: loading has failed, now or so recently that it is not tried again.
@@ -184,6 +186,7 @@ class ModelRegistry:
         await self._wait(call, model)
         call.check_open()
         model.running += 1
+        call.awaits_models = True
         self._held.setdefault(call, []).append(model)
         call.on_close(lambda: self._release(call, model))
 
