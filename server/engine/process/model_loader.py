@@ -50,12 +50,13 @@ from server.ipc.wire.model_messages import (
     ModelUnloaded,
     UnloadModel,
 )
+from server.system.cores import steps_uninterrupted
 
 log = logging.getLogger("triptych.worker")
 
 POLL_SECONDS = 0.02
 """Seconds between two calls of `ModelLoader.poll` while the worker has no other work."""
-LOADING_PRIORITY = 10
+LOADING_PRIORITY = 19
 """Niceness of the loading thread, and of the torch threads that it starts. A higher niceness is a lower priority."""
 SWITCH_SECONDS = 0.0005
 """Switch interval of the interpreter while a thread loads. The default of 5 ms would delay each step."""
@@ -285,6 +286,7 @@ class ModelLoader:
 def _in_background(threads: int, device: torch.device) -> Iterator[None]:
     """Context manager in the loading thread: low priority, its own number of torch threads, a short switch interval.
 
+    The thread does not interrupt the threads of steps when it wakes up, and gets little time while they use all cores.
     A short switch interval lets the main thread run soon while this thread runs Python code.
 
     threads: number of torch threads; 0 for torch's default.
@@ -300,6 +302,7 @@ def _in_background(threads: int, device: torch.device) -> Iterator[None]:
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
-        yield
+        with steps_uninterrupted():
+            yield
     finally:
         sys.setswitchinterval(before)

@@ -19,6 +19,7 @@ from tests.chaos.record import Record
 from tests.chaos.server import server
 
 STREAM = {"prompt": "Once upon a time", "ignore_eos": True, "stream": True, "temperature": 1.0}
+ALONE_SECONDS = 5.0
 BUSY = "import time\nwhile time.process_time() < 0.2: pass"
 
 Work = Callable[[], Awaitable[None]]
@@ -62,7 +63,12 @@ async def gaps_beside(url: str, work: Work, streams: int, tokens: int, before: i
 
 
 async def no_work() -> None:
-    """Do nothing, so that the streams run alone."""
+    """Do nothing, so that the streams run alone, and none of them is replaced."""
+
+
+async def wait_beside() -> None:
+    """Do nothing for some seconds, so that streams that end are replaced, as beside longer work."""
+    await asyncio.sleep(ALONE_SECONDS)
 
 
 def _requests(url: str, *requests: tuple[str, Body]) -> Work:

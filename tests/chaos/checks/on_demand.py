@@ -8,7 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from tests.chaos.checks.clients import p99
-from tests.chaos.checks.latency import gaps_beside, no_work
+from tests.chaos.checks.latency import gaps_beside, no_work, wait_beside
 from tests.chaos.connection import ask
 from tests.chaos.record import Record
 from tests.chaos.server import command, server
@@ -57,7 +57,7 @@ def loading(runs: int, layers: int, streams: int = 16) -> Record:
 
             asyncio.run(gaps_beside(url, no_work, streams, 400, 200))
             for _ in range(runs):
-                for name, work in (("alone", no_work), ("a load", load)):
+                for name, work in (("alone", wait_beside), ("a load", load)):
                     gaps[name] += asyncio.run(gaps_beside(url, work, streams, 400, 200))
                 asyncio.run(ask(url, "POST", "/models/large/unload", {}))
                 record.runs += 1
