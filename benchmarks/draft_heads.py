@@ -168,7 +168,7 @@ def measure(
     assert generation is not None
     rates: list[list[float]] = [[], []]
     cpu_rates: list[list[float]] = [[], []]
-    drafts, accepted = generation.num_drafted_tokens, generation.num_accepted_tokens
+    drafts, accepted = generation.new_tokens.num_drafted_tokens, generation.new_tokens.num_accepted_tokens
     for turn in range(turns + 1):
         chooser = random.Random(turn)
         prompts = [[chooser.randrange(1, vocab_size) for _ in range(64)] for _ in range(streams)]
@@ -186,8 +186,8 @@ def measure(
         "with_drafts": statistics.median(rates[1]),
         "ratio": statistics.median(fast / slow for slow, fast in zip(*rates, strict=True)),
         "cpu_ratio": statistics.median(fast / slow for slow, fast in zip(*cpu_rates, strict=True)),
-        "drafted": generation.num_drafted_tokens - drafts,
-        "accepted": generation.num_accepted_tokens - accepted,
+        "drafted": generation.new_tokens.num_drafted_tokens - drafts,
+        "accepted": generation.new_tokens.num_accepted_tokens - accepted,
     }
 
 

@@ -132,7 +132,7 @@ def measure(
     for count in streams:
         for kind in kinds:
             rates: list[list[float]] = [[], []]
-            drafted, accepted = generation.num_drafted_tokens, generation.num_accepted_tokens
+            drafted, accepted = generation.new_tokens.num_drafted_tokens, generation.new_tokens.num_accepted_tokens
             for turn in range(turns):
                 pairs = [texts(kind, tokenizer, vocab_size, 100 * turn + number) for number in range(count)]
                 total = sum(len(answer) for _, answer in pairs)
@@ -146,8 +146,8 @@ def measure(
                 "tokens_per_second": plain,
                 "with_drafts": with_drafts,
                 "ratio": statistics.median(fast / slow for slow, fast in zip(*rates, strict=True)),
-                "drafted": generation.num_drafted_tokens - drafted,
-                "accepted": generation.num_accepted_tokens - accepted,
+                "drafted": generation.new_tokens.num_drafted_tokens - drafted,
+                "accepted": generation.new_tokens.num_accepted_tokens - accepted,
             }
 
 

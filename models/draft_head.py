@@ -113,8 +113,8 @@ class DraftHead(nn.Module):
 
     @property
     def vocab_size(self) -> int:
-        """Number of tokens of the target."""
-        return self.config.vocab_size
+        """Number of tokens of the target. The configuration of an EAGLE-3 head may have more."""
+        return self.target.vocab_size
 
     @property
     def num_logits(self) -> int:

@@ -248,10 +248,8 @@ def _refuse_not_finite(not_finite: Sequence[str], overflowing: Sequence[str], dt
         raise WeightsError(f"{len(names)} tensors contain NaN or infinity ({_shortened(names)})")
     if overflowing:
         names, name = list(dict.fromkeys(overflowing)), str(dtype).removeprefix("torch.")
-        raise WeightsError(
-            f"{len(names)} tensors contain values too large for {name} ({_shortened(names)}); use --dtype bfloat16 or "
-            "float32"
-        )
+        advice = "; use --dtype bfloat16 or float32" if dtype == torch.float16 else ""
+        raise WeightsError(f"{len(names)} tensors contain values too large for {name} ({_shortened(names)}){advice}")
 
 
 def plan_load(stored: Mapping[str, Stored], rules: Sequence[Rule], expected: Mapping[str, Sequence[int]]) -> LoadPlan:

@@ -77,7 +77,7 @@ def _parsed(path: Path) -> Any:
 
 
 def _listed(directory: Path) -> list[Module]:
-    """The modules in `modules.json`, or those that the metadata of a GGUF file stand for.
+    """The modules of a checkpoint: those in its `modules.json`, or those that its GGUF file describes.
 
     directory: path of a directory or of a GGUF file.
     Raises OSError for a missing file, and ValueError, KeyError or TypeError for a malformed one.

@@ -15,7 +15,7 @@ from weights.errors import WeightsError
 from weights.stored import Stored, StoredTensor
 
 TABLE = "embedding.weight"
-"""Name of the table of token vectors in checkpoints of sentence-transformers, and of the table that is made here."""
+"""Name of the table of token vectors: in checkpoints of sentence-transformers, and for the table that is made here."""
 MAX_NUMBERS = 1 << 31
 """Largest number of elements in a table that is made from a mapping. The largest published table has 128 million."""
 

@@ -58,8 +58,8 @@ class AttentionMetadata:
 
     Layers with the same attention pattern share one instance.
 
-    query_lens, key_lens: number of queries and of keys of each row. The queries are at the last positions of their row,
-        unless `query_starts` is set. A row may have no queries.
+    query_lens, key_lens: for each row, its number of queries and its number of keys. The queries are at the last
+        positions of their row, unless `query_starts` is set. A row may have no queries.
     causal: queries see no later keys.
     window: a query sees its own position and the `window - 1` before it; without `causal` also the `window - 1` after
         it. None: no limit.

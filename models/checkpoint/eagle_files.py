@@ -94,7 +94,7 @@ def _check_target(config: EagleHeadConfig, target: ModelConfig) -> None:
     """Raise ConfigError if a head cannot draft for a model."""
     assert target.decoder is not None
     if config.vocab_size < target.vocab_size:
-        raise ConfigError(f"the head knows {config.vocab_size:,} tokens, the model has {target.vocab_size:,}")
+        raise ConfigError(f"the head has {config.vocab_size:,} tokens, the model has {target.vocab_size:,}")
     if target.decoder.streams is not None:
         raise ConfigError(f"the model has {target.decoder.streams.count} hidden states per token")
     wrong = [index for index in config.layers if index >= len(target.decoder.layers)]

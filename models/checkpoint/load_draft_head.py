@@ -19,6 +19,7 @@ from models.config.draft_head import DraftHeadConfig
 from models.draft_head import DraftHead
 from models.families.shared.prediction_head import PredictionHead
 from models.transformer import Transformer
+from weights.errors import WeightsError
 from weights.gguf.choose import is_gguf
 from weights.load import load_weights
 from weights.quantized.formats import QuantizedFormat
@@ -66,7 +67,7 @@ def prediction_head_of(
     if describe is None or is_gguf(files.directory) or config.decoder is None:
         return None
     head = describe(config, files.hf, files.architecture)
-    return head if head.marker in stored else None
+    return head if head is not None and head.marker in stored else None
 
 
 def load_prediction_head(
@@ -75,9 +76,12 @@ def load_prediction_head(
     """Load the prediction head of a checkpoint.
 
     matrix_format: format of the checkpoint's quantised matrices, which are dequantised; None for none.
-    Raises the same errors as `load_model`.
+    Raises the same errors as `load_model`. A WeightsError names the head.
     """
-    return _load(directory, head.config, head.rules, matrix_format, loading)
+    try:
+        return _load(directory, head.config, head.rules, matrix_format, loading)
+    except WeightsError as error:
+        raise WeightsError(f"its prediction head: {error}") from error
 
 
 def load_eagle_head(directory: Path, config: ModelConfig, loading: HeadLoading) -> LoadedDraftHead:
@@ -110,6 +114,8 @@ def _token_ids(offsets: Stored | None, count: int, vocab_size: int) -> Tensor | 
                 f"the head predicts {count:,} of {vocab_size:,} tokens, but has no tensor d2t that names them"
             )
         return None
+    if count > vocab_size:
+        raise ConfigError(f"the head predicts {count:,} tokens, the model has {vocab_size:,}")
     if not isinstance(offsets, StoredTensor) or offsets.dtype not in (torch.int64, torch.int32):
         raise ConfigError("the tensor d2t of the head must have integers")
     if tuple(offsets.shape) != (count,):

@@ -107,8 +107,8 @@ class LatentAttentionConfig(AttentionConfig):
     Keys and values of all heads are computed from one latent vector per token, and from a rotated part of the key that
     all heads share. The cache stores the latent vector and the rotated part. The matrices that would compute keys and
     values from the latent vector are applied to queries and results instead. This gives multi-query attention in which
-    the keys are also the values: `num_kv_heads` is 1, and `head_dim` is the sum of the widths of the rotated part and
-    of the latent vector.
+    the keys are also the values: `num_kv_heads` is 1, and `head_dim` is the width of the rotated part plus that of
+    the latent vector.
 
     latent_dim: width of the latent vector.
     plain_dim: width of the part of a head's query and key that does not rotate.

@@ -19,7 +19,7 @@ class DraftHeadConfig:
     To predict the token at position p + 2, the head reads the target's hidden state at position p and the token at
     position p + 1. For each further prediction, it reads its own last hidden state in place of one of the target.
 
-    vocab_size: number of rows of the table of token vectors. It is the number of tokens of the target.
+    vocab_size: number of rows of the table of token vectors; at least the number of tokens of the target.
     hidden_size: width of the head's hidden states.
     layer: the only layer of the head.
     norm: configuration of the norms of token vectors, of hidden states and of the output.

@@ -21,7 +21,7 @@ class EmbeddingConfig:
     token_norm: norm of the scaled token embeddings alone, before the sum.
     token_width: width of the token table alone; a matrix projects its rows to the hidden size (OPT-350m). None: the
         hidden size, without that matrix.
-    num_task_types: number of rows of a table of task types. Its first row is added to every token before the norm
+    num_task_types: number of rows in a table of task types. Its first row is added to every token before the norm
         (ERNIE). 0 for no such table.
     """
 

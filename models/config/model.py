@@ -1,4 +1,4 @@
-"""Configuration of a whole model, and of each of its stacks of layers."""
+"""Configuration of a whole model, and of each stack of layers in it."""
 
 from __future__ import annotations
 

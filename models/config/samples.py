@@ -111,8 +111,8 @@ class FramedWaveformEmbeddingConfig(SamplesEmbeddingConfig):
     follows the projection and the first convolution.
 
     frame_samples: number of samples of a frame.
-    channels: number of outputs of the projection and of the second convolution. The first convolution has twice as
-        many.
+    channels: number of outputs, both of the projection and of the second convolution. The first convolution has
+        twice as many.
     """
 
     frame_samples: int

@@ -81,9 +81,9 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    count = hf.get("num_nextn_predict_layers", hf.get("num_mtp_layers", 1))
-    later = later_layers(model, count if isinstance(count, int) else 1)
-    return (later, *latent_rules(model), *rotary_rules(model, hf, architecture))
+    name = "num_mtp_layers" if hf.get("num_nextn_predict_layers") is None else "num_nextn_predict_layers"
+    count = Fields({name: hf.get(name)}).integer(name, 1, least=0)
+    return (later_layers(model, count), *latent_rules(model), *rotary_rules(model, hf, architecture))
 
 
 def gguf_settings(of: Metadata) -> Settings:

@@ -51,7 +51,7 @@ class DistanceTable(nn.Module):
         self.norm = make_norm(config.norm, hidden_size)
 
     def forward(self, length: int) -> Distances:
-        """The vectors of all distances between tokens of a sequence of `length` tokens.
+        """The vectors of all distances that occur between `length` tokens.
 
         Other rows of the table are left out, so that short sequences take less time.
         """

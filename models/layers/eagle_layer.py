@@ -56,9 +56,9 @@ class InputProjections(nn.Module):
 
 
 class EagleAttention(Attention):
-    """Attention whose queries, keys and values are the sum of a projection of token vectors and one of hidden states.
+    """Attention of an EAGLE head: it projects token vectors and hidden states separately, and adds both results.
 
-    This equals a single projection of their concatenation. The layer computes the sum with `project`; the step then
+    This equals one projection of the concatenated inputs. The layer computes the sum with `project`; the step then
     divides it into queries, keys and values.
     """
 

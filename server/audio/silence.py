@@ -42,7 +42,7 @@ def cut_at_silences(frames: Frames, num_frames: int, window_frames: int) -> list
 
 
 def _last_pause(loudness: NDArray[np.float64]) -> int:
-    """Index of the middle of the last quiet run of frames. loudness: [frames]."""
+    """Index of the frame in the middle of the last quiet part. loudness: [frames]."""
     lowest = loudness.min()
     quiet = np.flatnonzero(loudness <= lowest + QUIET_SHARE * (loudness.mean() - lowest))
     gaps = np.flatnonzero(np.diff(quiet) > 1)

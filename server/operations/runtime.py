@@ -364,7 +364,7 @@ class Runtime:
 def _pieces(token_bounds: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
     """Divide texts into pieces of at most `PIECE_TOKENS` tokens, which are tokenized together.
 
-    token_bounds: upper bound of the number of tokens of each text.
+    token_bounds: for each text, an upper bound of its number of tokens.
     Returns two lists of pieces. The pieces of the first list consist of small texts, those of the second of one large
     text each. A piece is a list of indices of texts.
     """

@@ -1,7 +1,7 @@
 """Run a script in a process that does not outlive its parent: `python -P child.py SCRIPT ARGUMENTS`.
 
-A child that works for a long time would otherwise go on when its parent was killed. Linux only; elsewhere a script ends
-when its standard input is closed.
+A child that works for a long time would otherwise go on when its parent was killed. Works on Linux only. On other
+systems, the script itself must end when its standard input is closed.
 """
 
 from __future__ import annotations

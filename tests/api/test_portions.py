@@ -8,6 +8,7 @@ import struct
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import uvicorn
@@ -15,6 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
+from server.api.connection import portions
 from server.api.connection.portions import Portions
 from server.api.connection.protocol import MAX_HEADERS, MAX_PIPELINED, DirectHttpProtocol
 from server.api.connection.socket_protocol import MAX_FRAGMENTS, LimitedSocketProtocol
@@ -260,6 +262,75 @@ async def test_a_deep_pipeline_is_answered_up_to_its_limit_and_then_closed() -> 
     assert len(answers) == made == MAX_PIPELINED + 1
     assert app.paths == [f"/{number}" for number in range(MAX_PIPELINED + 1)]
     assert [b"connection: close" in answer for answer in answers] == [False] * MAX_PIPELINED + [True]
+
+
+class ClosingApp(App):
+    """Answers each request at once, without reading its body, and closes the connection. answer: body of an answer."""
+
+    def __init__(self, answer: bytes) -> None:
+        super().__init__()
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.paths.append(scope["path"])
+        headers = [(b"content-length", b"%d" % len(self._answer)), (b"connection", b"close")]
+        await send({"type": "http.response.start", "status": 413, "headers": headers})
+        await send({"type": "http.response.body", "body": self._answer})
+
+
+async def test_requests_that_wait_behind_the_last_answer_do_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client does not read the answer, so the connection stays open for a while after it was closed."""
+    monkeypatch.setattr(portions, "has_time", lambda: False)
+    app = ClosingApp(bytes(8_000_000))
+    body = bytes(50_000)
+    async with Listener(app) as listener:
+        reader, writer = await listener.connect()
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        head = b"POST /large HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body)
+        writer.write(head + body + HEAD % 1)
+        await until(lambda: bool(app.paths))
+        for _ in range(100):
+            await asyncio.sleep(0.001)
+    assert app.paths == ["/large"]
+
+
+async def test_requests_after_the_answer_to_too_many_connections_do_not_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The connection lingers after that answer, which is its last one."""
+    monkeypatch.setattr(DirectHttpProtocol, "max_connections", 0)
+    app = ClosingApp(b"full")
+    async with Listener(app) as listener:
+        reader, writer = await listener.connect()
+        writer.write(HEAD % 1)
+        async with asyncio.timeout(HANG_SECONDS):
+            assert (await reader.read(-1)).startswith(b"HTTP/1.1 413 ")
+        writer.write(HEAD % 2)
+        for _ in range(100):
+            await asyncio.sleep(0.001)
+    assert app.paths == ["/1"] and "Exception" not in caplog.text
+
+
+async def test_a_fault_in_a_later_portion_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task that parses it has no caller that could handle the exception."""
+    monkeypatch.setattr(portions, "has_time", lambda: False)
+    faults: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: faults.append(context))
+    parsed, aborted, transport = [], [], MagicMock()
+
+    def feed(data: memoryview) -> None:
+        parsed.append(bytes(data))
+        if parsed == [b"ab", b"cd"]:
+            raise ValueError("a fault")
+
+    flow = portions.HeldFlow(transport)
+    received = Portions(2, feed, flow, lambda: True, lambda: aborted.append(True))
+    received.add(b"abcdef")
+    transport.pause_reading.assert_called_once()
+    await until(lambda: bool(aborted))
+    received.add(b"gh")
+    assert parsed == [b"ab", b"cd"] and str(faults[0]["exception"]) == "a fault"
+    transport.resume_reading.assert_called_once()
 
 
 async def test_too_many_headers_are_refused() -> None:

@@ -1,7 +1,7 @@
-"""Servers for the tests of client packages: one without API keys, and one that requires a key.
+"""Fixtures for tests of client packages: a server that needs no API key, and a server that requires one.
 
-A test with the fixture `server` runs against both. It passes `server.key` to its client as the client's documentation
-shows.
+A test with the fixture `server` runs once against each. It passes `server.key` to its client as the client's
+documentation shows.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from models.backends.cuda.graphs.graph_sizes import EncoderSizes, GraphSizes
 from server.engine.drafting import drafts, head_drafter
 from server.ipc.wire.encode_messages import Encode, EncodeItem
 from tests.cuda.test_head_graphs import directories, drafted
+from tests.engine.drafted_models import Drafted
 from tests.engine.harness import generate
 from tests.engine.still_device import StillDevice
-from tests.engine.test_draft_heads import Drafted
 from tests.engine.tiny_checkpoints import ENCODERS, VOCAB
 
 __all__ = ["directories"]
@@ -113,7 +113,7 @@ def calls_beside_a_head(model: Drafted, rows: int, patch: pytest.MonkeyPatch) ->
 
     calls = calls_of(run).total() / STEPS
     assert bool(generation.drafter._texts) == (rows <= drafts.MAX_DRAFTING_ROWS)
-    assert generation.num_drafted_tokens == 0
+    assert generation.new_tokens.num_drafted_tokens == 0
     return calls
 
 

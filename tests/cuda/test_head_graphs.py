@@ -27,9 +27,9 @@ from server.ipc.wire.descriptions import EngineOptions, ModelSpec, Speculation
 from server.ipc.wire.generate_messages import Vocabulary
 from tests.cuda.graph_runner import FakeGraphRunner
 from tests.cuda.products import make_exact
+from tests.engine.drafted_models import Drafted
 from tests.engine.harness import PRINTABLE, generate, run
 from tests.engine.speculative import counts
-from tests.engine.test_draft_heads import Drafted
 from tests.models.draft_heads import (
     LLAMA,
     eagle_config,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.devices import _exact_float32_on_one_thread, device
+from tests.engine.drafted_models import head_models
 from tests.engine.harness import Pair, make_pair
 
-__all__ = ["_exact_float32_on_one_thread", "device", "pairs"]
+__all__ = ["_exact_float32_on_one_thread", "device", "head_models", "pairs"]
 
 _made: dict[str, Pair] = {}
 

@@ -137,7 +137,7 @@ class EngineStates(RuleBasedStateMachine):
         self.seen["aborted"] += len(self.aborted)
         self.seen["preemptions"] += self.generation.scheduler.num_preemptions
         self.seen["prefix hits"] += blocks.num_prefix_hits
-        self.seen["accepted drafts"] += self.generation.num_accepted_tokens
+        self.seen["accepted drafts"] += self.generation.new_tokens.num_accepted_tokens
         if self.ahead:
             log = self.generation.runner.captured.log
             assert log.count("launch") == log.count("read"), "a launched step was not read"

@@ -84,7 +84,7 @@ def perturbed(loaded: LoadedCheckpoint, strength: float = 0.05) -> LoadedCheckpo
 def counts(engine: Engine) -> tuple[int, int]:
     """Numbers of drafted and of accepted tokens of the engine's only model."""
     (model,) = engine.models.values()
-    return model.generation.num_drafted_tokens, model.generation.num_accepted_tokens
+    return model.generation.new_tokens.num_drafted_tokens, model.generation.new_tokens.num_accepted_tokens
 
 
 def accepting_all_drafts(choose):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 import torch
 
+from models.draft_head import DraftHead
 from server.engine.drafting.draft_lengths import HeadCosts, head_draft_lengths
+from server.engine.drafting.head_drafter import HeadDrafter
 from server.engine.drafting.head_texts import FilledBlocks, HeadRates, HeadText
 from server.engine.scheduling.step_costs import StepCosts
-from server.engine.sequences.sequence import CachedSequence
+from server.engine.sequences.sequence import CachedSequence, SequenceGroup
+from tests.ipc.one_row import one_row
 
 
 def costs(step: float = 1.0, slope: float = 0.05, per_pass: float = 0.1, **more) -> HeadCosts:
@@ -72,6 +77,23 @@ def test_unmeasured_passes_have_the_assumed_cost():
     assert found.pass_seconds(1, 1, is_first=False) == 0.5
     found.clear()
     assert found.pass_seconds(1, 1, is_first=False) == 0.25
+
+
+def test_steps_wait_only_for_texts_that_can_have_drafts():
+    """Steps without drafts are launched ahead, also beside a preempted group, and without any text."""
+    drafter = HeadDrafter(cast(DraftHead, None), 4, 64, 0.1)
+    assert drafter.costs is not None
+    drafter.costs.observe(1, 0.01)
+    for _ in range(3):
+        assert not drafter.waits_for_tokens([], 1)
+        drafter.skip_step()
+    message = one_row(0, "m", [1, 2, 3], max_new_tokens=20)
+    group = SequenceGroup(message, message.rows[0], False, 0.0)
+    (sequence,) = group.sequences
+    drafter._texts[group] = HeadText(sequence.block_table, 0, drafter._step, HeadRates(4))
+    assert drafter.waits_for_tokens([group], 1)
+    sequence.block_table, drafter._due_step = [], None  # as after a preemption and a step
+    assert not drafter.waits_for_tokens([], 1)
 
 
 def test_rates_follow_the_text():

@@ -375,6 +375,17 @@ def test_a_read_only_directory_is_read(cache, monkeypatch, caplog):
     ]
 
 
+def test_a_file_system_without_locks_keeps_nothing_open(cache, tmp_path, monkeypatch, caplog):
+    def refuse(*arguments):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(packed_cache.fcntl, "flock", refuse)
+    open_files = set(os.listdir("/proc/self/fd"))
+    assert not kept(cache)
+    assert set(os.listdir("/proc/self/fd")) == open_files and list((tmp_path / "packed").iterdir()) == []
+    assert "No locks available" in caplog.text
+
+
 def test_a_full_disk_ends_the_writing_and_not_the_load(cache, tmp_path, monkeypatch, caplog):
     def refuse(*arguments):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

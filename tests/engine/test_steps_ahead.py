@@ -93,7 +93,7 @@ def test_steps_between_drafts_are_launched_ahead() -> None:
         engine.add(greedy(1, 100))
     assert run(made) == run(plain)
     generation, pairs = made.models["fake"].generation, list(pairwise(log_of(made)))
-    assert generation.num_accepted_tokens > 0 and pairs.count(("launch", "launch")) >= 1
+    assert generation.new_tokens.num_accepted_tokens > 0 and pairs.count(("launch", "launch")) >= 1
     assert 100 < len(log_of(made)) < 2 * (100 - 1), "a step with drafts is not launched ahead"
 
 

@@ -12,6 +12,7 @@ from tests.hostile import gguf_cases
 from tests.hostile.base import config, generation, tokenizer, write_json
 from tests.hostile.head_cases import HEADS
 from tests.hostile.pieces import pieces
+from tests.hostile.prediction_cases import PREDICTION_HEADS
 from tests.hostile.rounded_cases import ROUNDED
 from tests.hostile.text_cases import TEXTS
 from tests.hostile.weight_cases import ESCAPES, LONG, WEIGHTS, Case, text_file
@@ -278,6 +279,7 @@ CASES: dict[str, Mapping[str, Case]] = {
     "weights": WEIGHTS,
     "rounded weights": ROUNDED,
     "draft heads": HEADS,
+    "prediction heads": PREDICTION_HEADS,
     "adapters": ADAPTERS,
     "tokenizers": TOKENIZERS,
     "other texts": TEXTS,

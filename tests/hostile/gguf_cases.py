@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-UINT32, FLOAT32, BOOL, STRING, ARRAY, UINT64 = 4, 6, 7, 8, 9, 10
+UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY, UINT64 = 4, 5, 6, 7, 8, 9, 10
 
 LLAMA: dict[str, tuple[int, Any]] = {
     "general.architecture": (STRING, "llama"),
@@ -40,7 +40,7 @@ def value(kind: int, content: Any) -> bytes:
     if kind == ARRAY:
         of, items = content
         return struct.pack("<IQ", of, len(items)) + b"".join(value(of, item) for item in items)
-    return struct.pack({UINT32: "<I", FLOAT32: "<f", BOOL: "<B", UINT64: "<Q"}[kind], content)
+    return struct.pack({UINT32: "<I", INT32: "<i", FLOAT32: "<f", BOOL: "<B", UINT64: "<Q"}[kind], content)
 
 
 def gguf(
@@ -154,6 +154,9 @@ CASES: dict[str, Callable[[Path], Path]] = {
     "GGUF, architecture with escapes": case({"general.architecture": (STRING, "\x1b[2J")}),
     "GGUF, architecture is a number": case({"general.architecture": (UINT32, 7)}),
     "GGUF, block_count 4e9": case({"llama.block_count": (UINT32, 4_000_000_000)}),
+    "GGUF, nextn_predict_layers 4e9": case({"llama.nextn_predict_layers": (UINT32, 4_000_000_000)}),
+    "GGUF, nextn_predict_layers -1": case({"llama.nextn_predict_layers": (INT32, -1)}),
+    "GGUF, nextn_predict_layers is a text": case({"llama.nextn_predict_layers": (STRING, "1")}),
     "GGUF, head_count 0": case({"llama.attention.head_count": (UINT32, 0)}),
     "GGUF, head_count 4e9": case({"llama.attention.head_count": (UINT32, 4_000_000_000)}),
     "GGUF, key_length 4e9": case({"llama.attention.key_length": (UINT32, 4_000_000_000)}),

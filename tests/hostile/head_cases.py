@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from tests.hostile.base import CONFIG, write_json
+from tests.hostile.base import CONFIG, change_json, write_json
 from tests.hostile.weight_cases import ESCAPES, LONG, Case
 
 Change = Callable[[dict[str, Tensor]], object]
+TOKENS = "embed_tokens.weight"
 _LAYERS = "eagle_aux_hidden_state_layer_ids"
 
 
@@ -94,6 +96,48 @@ def _pipe(directory: Path) -> None:
     os.mkfifo(folder / "config.json")
 
 
+def _text(name: str, content: bytes) -> Case:
+    """A head with another content in a file."""
+
+    def apply(directory: Path) -> None:
+        (_write_head(directory) / name).write_bytes(content)
+
+    return apply
+
+
+def _cut(directory: Path) -> None:
+    file = _write_head(directory) / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-50])
+
+
+def _other_shard(directory: Path) -> None:
+    """Let the index of a head name a file of the directory above it."""
+    folder = _write_head(directory)
+    (folder / "model.safetensors").rename(folder / "fc.safetensors")
+    write_json(folder, "model.safetensors.index.json", {"weight_map": {"fc.weight": "../model.safetensors"}})
+
+
+def _whole_model(directory: Path) -> None:
+    """Use the weights of the model itself as a head."""
+    folder = _write_head(directory)
+    (folder / "model.safetensors").write_bytes((directory / "model.safetensors").read_bytes())
+
+
+def _map_in_a_hole(count: int) -> Case:
+    """A head that maps `count` logits, with a file that is a hole. It takes no room on the disk."""
+
+    def apply(directory: Path) -> None:
+        folder = _write_head(directory)
+        change_json(folder, "config.json", lambda config: config | {"vocab_size": count, "draft_vocab_size": count})
+        described = {"d2t": {"dtype": "I64", "shape": [count], "data_offsets": [0, 8 * count]}}
+        text = json.dumps(described).encode()
+        with (folder / "model.safetensors").open("wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text)
+            file.truncate(8 + len(text) + 8 * count)
+
+    return apply
+
+
 HEADS: dict[str, Case] = {
     "head, num_hidden_layers 100,000": head(num_hidden_layers=100_000),
     "head, head_dim 1e9": head(head_dim=10**9),
@@ -133,6 +177,33 @@ HEADS: dict[str, Case] = {
     "head, tensor is missing": head(lambda tensors: tensors.pop("midlayer.self_attn.q_proj.weight")),
     "head, tensor's name with escapes": head(lambda tensors: tensors.update({ESCAPES: torch.zeros(2)})),
     "head, integers for weights": head(lambda tensors: tensors.update({"fc.weight": torch.zeros(16, 32).long()})),
+    "head, of a model with fewer tokens": head(vocab_size=100),
+    "head, of a wider model": head(hidden_size=32),
+    "head, vocab_size is a text": head(vocab_size="260"),
+    "head, draft_vocab_size -5": head(draft_vocab_size=-5),
+    "head, draft_vocab_size is a list": head(draft_vocab_size=[40]),
+    "head, num_hidden_layers -1": head(num_hidden_layers=-1),
+    "head, num_hidden_layers is a list": head(num_hidden_layers=[1]),
+    "head, norm_before_residual is a text": head(norm_before_residual="yes"),
+    "head, attention is not causal": head(is_causal=False),
+    "head, rotation depends on the length": head(rope_scaling={"rope_type": "dynamic", "factor": 2.0}),
+    "head, code in auto_map": head(auto_map={"AutoModel": "model.Model"}),
+    "head, map of bytes": _map(lambda d2t: d2t.to(torch.uint8)),
+    "head, map without dimensions": _map(lambda d2t: d2t.sum()),
+    "head, map of 500,000,000 tokens in a hole": _map_in_a_hole(500_000_000),
+    "head, table of another vocabulary": head(lambda tensors: tensors.update({TOKENS: torch.zeros(100, 16)})),
+    "head, table NaN": head(lambda tensors: tensors.update({TOKENS: torch.full((260, 16), float("nan"))})),
+    "head, projection twice": head(lambda tensors: tensors.update({"model.fc.weight": torch.zeros(16, 32)})),
+    "head, 20,000 further tensors": head(
+        lambda tensors: tensors.update({f"x{number}": torch.zeros(1) for number in range(20_000)})
+    ),
+    "head, weights of the model itself": _whole_model,
+    "head, file is cut": _cut,
+    "head, file is empty": _text("model.safetensors", b""),
+    "head, shard outside the directory": _other_shard,
+    "head, SHA256SUMS of other bytes": _text("SHA256SUMS", b"0" * 64 + b"  model.safetensors\n"),
+    "head, config.json is a list": _text("config.json", b"[1]"),
+    "head, config.json, 100,000 brackets": _text("config.json", b"[" * 100_000),
     "head, weights are a link to /dev/zero": _linked,
     "head, config.json is a pipe": _pipe,
 }

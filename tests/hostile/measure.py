@@ -34,6 +34,8 @@ def read(directory: Path, adapter: Path | None = None, head: Path | None = None)
     """Read the text parts of a checkpoint, then its model. Returns the error of its refusal, or an empty text.
 
     In a server, two processes read these two parts. Only their documented errors are caught.
+
+    head: directory of an EAGLE-3 head. None: the prediction head of the checkpoint drafts, if it has one.
     """
     failures = []
     try:
@@ -46,7 +48,8 @@ def read(directory: Path, adapter: Path | None = None, head: Path | None = None)
     except CheckpointError as error:
         failures.append(str(error))
     adapters = {} if adapter is None else {"tuned": str(adapter)}
-    speculation = None if head is None else Speculation(eagle_directory=str(head))
+    own_head = Speculation(prediction_head=True, is_optional=True)
+    speculation = own_head if head is None else Speculation(eagle_directory=str(head))
     spec = ModelSpec("llm", str(directory), "auto", speculation=speculation, adapters=adapters)
     try:
         load(spec, torch.device("cpu"), lambda done, of: None)

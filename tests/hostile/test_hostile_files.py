@@ -5,21 +5,27 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
+import signal
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors import safe_open
 
 from server.engine.loading import planning_limit
-from server.engine.loading.load import LoadError, unexpected
+from server.engine.loading.load import LoadError, load, unexpected
+from server.engine.loading.speculation import find_drafts
 from server.errors import MAX_MESSAGE
-from tests.hostile import gguf_cases, head_cases, rounded_cases
+from server.ipc.wire.descriptions import ModelSpec, Speculation
+from tests.hostile import gguf_cases, head_cases, prediction_cases, rounded_cases
 from tests.hostile.base import write_checkpoint
 from tests.hostile.cases import CASES, SLOW, write_case
 from tests.hostile.measure import read
 from tests.hostile.weight_cases import Case
 
 ALL = {name: case for cases in CASES.values() for name, case in cases.items()}
+CPU = torch.device("cpu")
 BACKTRACKING = tuple(name for name in ALL if "backtrack" in name)
 
 
@@ -42,10 +48,35 @@ def test_the_checkpoints_load_without_their_damage(tmp_path: Path) -> None:
     assert read(gguf_cases.case()(tmp_path)) == ""
 
 
-@pytest.mark.parametrize("case", [head_cases.head(), *rounded_cases.VALID])
+@pytest.mark.parametrize("case", [head_cases.head(), *prediction_cases.VALID, *rounded_cases.VALID])
 def test_heads_and_rounded_weights_load_without_their_damage(case: Case, tmp_path: Path) -> None:
     write_checkpoint(tmp_path)
     assert read(*write_case(case, tmp_path)) == ""
+
+
+@pytest.mark.parametrize("is_optional", [True, False])
+@pytest.mark.parametrize("name", prediction_cases.UNUSED)
+def test_a_head_that_is_not_recognized_is_left_out_or_refused(name: str, is_optional: bool, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path)
+    prediction_cases.UNUSED[name](tmp_path)
+    way = Speculation(prediction_head=True, is_optional=is_optional)
+    loaded = load(ModelSpec("llm", str(tmp_path), "auto", speculation=way), CPU, lambda done, of: None)
+    assert loaded.model.draft_head is None and not loaded.model.has_prediction_head
+    if is_optional:
+        assert find_drafts([loaded], lambda spec: loaded) == {}
+    else:
+        with pytest.raises(LoadError, match="no prediction head that can draft"):
+            find_drafts([loaded], lambda spec: loaded)
+
+
+@pytest.mark.parametrize("name", prediction_cases.PREDICTION_HEADS)
+def test_a_damaged_prediction_head_that_is_not_used_is_ignored_or_refused(name: str, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path)
+    prediction_cases.PREDICTION_HEADS[name](tmp_path)
+    try:
+        load(ModelSpec("llm", str(tmp_path), "auto"), CPU, lambda done, of: None)
+    except LoadError as error:
+        _refused(str(error))
 
 
 @pytest.mark.parametrize("name", BACKTRACKING)
@@ -99,6 +130,28 @@ def test_reading_weights_has_no_limit(tmp_path: Path, monkeypatch: pytest.Monkey
         report(1, 2)
         sum(number for number in range(3_000_000))
     assert reported == [1]
+
+
+def test_a_time_limit_that_is_reached_while_it_ends_leaves_no_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the next signal would end the process, because nothing handles it after the load."""
+    set_timer, limits = signal.setitimer, resource.getrlimit(resource.RLIMIT_DATA)
+
+    def set_timer_late(which: int, seconds: float, interval: float = 0.0) -> None:
+        if seconds == 0.0:
+            signal.raise_signal(signal.SIGPROF)
+        set_timer(which, seconds, interval)
+
+    monkeypatch.setattr(signal, "setitimer", set_timer_late)
+    try:
+        with planning_limit.planning_limit([tmp_path], lambda done, of: None, limits_memory=True) as report:
+            report(1, 2)
+        assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
+        assert resource.getrlimit(resource.RLIMIT_DATA) == limits
+    finally:
+        set_timer(signal.ITIMER_PROF, 0.0)
+        resource.setrlimit(resource.RLIMIT_DATA, limits)
 
 
 def test_an_error_for_the_operator_is_one_printable_line() -> None:

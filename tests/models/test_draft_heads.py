@@ -137,7 +137,7 @@ def with_d2t(change):
 @pytest.mark.parametrize(
     "more, tensors, message",
     [
-        ({"vocab_size": 90}, None, "the head knows 90 tokens, the model has 97"),
+        ({"vocab_size": 90}, None, "the head has 90 tokens, the model has 97"),
         ({"num_hidden_layers": 2}, None, "'num_hidden_layers': 2 is not supported"),
         ({"eagle_aux_hidden_state_layer_ids": [1, 2, 8]}, None, "reads the input of layer 8, the model has 8 layers"),
         ({"eagle_aux_hidden_state_layer_ids": [1, "2", 3]}, None, "must be a list of integers"),

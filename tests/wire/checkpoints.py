@@ -1,4 +1,7 @@
-"""Checkpoint directories without weights, which are sufficient for the HTTP process and the fake worker."""
+"""Write checkpoint directories with a tokenizer and a configuration, but without weights.
+
+Tests with a fake worker need no weights, because only real workers read them.
+"""
 
 from __future__ import annotations
 

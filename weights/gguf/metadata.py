@@ -79,10 +79,12 @@ class Metadata:
     @property
     def layers(self) -> int:
         """Number of decoder or encoder layers, without the layers for multi-token prediction."""
-        count = self.integer("block_count") - self.integer("nextn_predict_layers", 0)
-        if not 0 <= count <= MAX_LAYERS:  # lists of this length are made
-            raise self.error("block_count", f"must be at most {MAX_LAYERS:,}, not {count:,}")
-        return count
+        blocks, heads = self.integer("block_count"), self.integer("nextn_predict_layers", 0)
+        if not 0 <= blocks <= MAX_LAYERS:  # lists of this length are made
+            raise self.error("block_count", f"must be at most {MAX_LAYERS:,}, not {blocks:,}")
+        if not 0 <= heads <= blocks:
+            raise self.error("nextn_predict_layers", f"must be from 0 to {blocks:,}, not {heads:,}")
+        return blocks - heads
 
     def layers_with(self, tensor: str) -> list[int]:
         """Indices of the layers that have a tensor. tensor: its name inside a layer, such as `attn_q.bias`."""

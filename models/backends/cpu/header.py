@@ -1,4 +1,7 @@
-"""Read the operations, structs and codes that Python and C++ share from `kernels/kernels.h`."""
+"""Reads the list of CPU operations, their parameter structs and shared enumerations from `kernels/kernels.h`.
+
+Python builds programs from these structs, and C++ runs them. Both therefore use the same header.
+"""
 
 from __future__ import annotations
 

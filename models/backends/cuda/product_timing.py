@@ -1,4 +1,4 @@
-"""Times products with quantised weights on a CUDA device, for `product_choice`."""
+"""Measures how long products with quantised weights take on a CUDA device, for `product_choice`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from models.backends.cuda.kernels.quantized_linear import quantized_linear
 from models.backends.cuda.kernels.rounded_rows import RoundedRows, round_rows
 
 WeightKind = Literal["int8", "int8-fast", "int4", "fp8"]
-"""Kinds of weights for which the way of their products is chosen. With int8-fast, rows are rounded to 8 bits, otherwise
-to 15 bits; with fp8, to fp8."""
+"""Kinds of weights whose products may round their rows: to 8 bits for int8-fast, to 15 bits for int8 and int4, and to
+fp8 for fp8."""
 _SIZE = 4096
-"""Number of inputs of the timed products, and number of outputs of all experts of a weight together, or of a weight."""
+"""Number of inputs, and number of outputs, of each timed weight. Experts share the outputs of their weight equally."""
 _EXPERTS = 8
 """Number of experts in the weights that are timed."""
 _WEIGHTS = 8
@@ -27,18 +27,19 @@ _REPEATS = 5
 
 
 class ProductTimer:
-    """Times products with one kind of weight. The weights are made at the first time, and freed with this object.
+    """Times products with one kind of weight. The weights are made at the first use, and freed with this object.
 
-    of_experts: whether the products are those of experts, each with as many rows as the others.
+    of_experts: whether to time products of experts. All experts then have the same number of rows.
     """
 
     def __init__(self, device: torch.device, kind: WeightKind, of_experts: bool) -> None:
         self._device, self._kind, self._of_experts = device, kind, of_experts
 
     def seconds(self, rows: int, rounds: bool) -> float:
-        """Seconds of one product: the least time of some runs over several weights.
+        """The shortest measured time of one product, in seconds. Each run multiplies all weights in turn.
 
-        rows: number of rows, or of rows of one expert. rounds: whether rows are rounded, which is part of the time.
+        rows: number of rows; with experts, of each expert.
+        rounds: whether to round the rows. The time includes this.
         """
         count = rows * _EXPERTS if self._of_experts else rows
         x = torch.randn(count, _SIZE, device=self._device, dtype=torch.bfloat16)

@@ -227,7 +227,7 @@ def _scores(queries: Tensor, keys: Tensor, group: RowGroup, scale: float, cap: f
 
 
 def _weighted(probabilities: Tensor, values: Tensor) -> Tensor:
-    """Sums of values, weighted by probabilities.
+    """Result of attention: for each query and head, the sum of the values weighted by their probabilities.
 
     probabilities: [rows, heads, query_len, key_len]. values: [rows, kv_heads, key_len, dim].
     Returns [rows, heads, query_len, dim].

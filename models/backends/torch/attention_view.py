@@ -141,7 +141,7 @@ class TorchAttentionView:
     ) -> slice | Tensor:
         """Indices of the rows' tokens. Adjacent rows give a slice, so that indexing copies nothing.
 
-        rows: indices of rows. lens: number of tokens of every row of the step.
+        rows: indices of rows. lens: for every row of the step, its number of tokens.
 
         starts_of: index of each row's first token; None where the tokens of a row follow those of the row before it.
         """

@@ -153,7 +153,7 @@ def _unit_length(x: Tensor) -> Tensor:
 
 
 def delta_gates(beta: Tensor, decay: Tensor, numbers: DeltaNumbers) -> tuple[Tensor, Tensor]:
-    """Strength of the correction and logarithm of the decay of each row and head, both [rows, heads], float32.
+    """For each row and head, the strength of the correction and the logarithm of the decay: [rows, heads], float32.
 
     beta, decay: [rows, heads], model dtype, before sigmoid and softplus.
     """

@@ -35,7 +35,7 @@ _TOKENS_TOGETHER = 2048
 class _ObservedWeight:
     """A dense weight that also sums the products of its inputs. Implements `LinearWeight`.
 
-    moment: [in, in], float32: sum over tokens of the products of all pairs of inputs.
+    moment: [in, in], float32: `X^T X`, with one row of X per token.
     tokens: number of tokens so far.
     """
 

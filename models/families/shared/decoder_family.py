@@ -51,7 +51,7 @@ def decoder_family(
     pad_token_id: int | None = None,
     refused_dtypes: Mapping[str, str] = MappingProxyType({}),
     gguf: GgufFamily | None = None,
-    prediction_head: Callable[[ModelConfig, Mapping[str, Any], str], PredictionHead] | None = None,
+    prediction_head: Callable[[ModelConfig, Mapping[str, Any], str], PredictionHead | None] | None = None,
 ) -> Family:
     """Build a family of decoders with all heads that transformers has for it.
 

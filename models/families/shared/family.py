@@ -66,4 +66,4 @@ class Family:
     body: str | None = None
     published_as: Mapping[str, PublishedCode] = field(default_factory=dict)
     gguf: GgufFamily | None = None
-    prediction_head: Callable[[ModelConfig, Mapping[str, Any], str], PredictionHead] | None = None
+    prediction_head: Callable[[ModelConfig, Mapping[str, Any], str], PredictionHead | None] | None = None

@@ -205,7 +205,7 @@ def fused_gate_rules(model: ModelConfig) -> Sequence[Rule]:
 
 
 def unstack(count: int) -> LayoutChange:
-    """Layout change that splits a tensor [count, out, in] into `count` matrices [out, in]."""
+    """Layout change for stacked matrices: splits each tensor [count, out, in] into `count` tensors [out, in]."""
 
     def step(tensors: Sequence[Any]) -> Sequence[Any]:
         results: list[Any] = []

@@ -36,13 +36,13 @@ class PredictionHead:
 
 def layer_after_the_last(
     rules: Rules, output_norm: str = r"shared_head\.norm"
-) -> Callable[[ModelConfig, Mapping[str, Any], str], PredictionHead]:
+) -> Callable[[ModelConfig, Mapping[str, Any], str], PredictionHead | None]:
     """Return a function that describes a head which a checkpoint stores as a layer after the last decoder layer.
 
     rules: the family's rules for its layers. output_norm: regular expression for the name of the norm after the layer.
     """
 
-    def head(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> PredictionHead:
+    def head(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> PredictionHead | None:
         assert model.decoder is not None
         prefix = rf"model\.layers\.{len(model.decoder.layers)}\."
         names = {"enorm": "token_norm", "hnorm": "state_norm"}
@@ -51,7 +51,7 @@ def layer_after_the_last(
     return head
 
 
-def named_mtp(rules: Rules) -> Callable[[ModelConfig, Mapping[str, Any], str], PredictionHead]:
+def named_mtp(rules: Rules) -> Callable[[ModelConfig, Mapping[str, Any], str], PredictionHead | None]:
     """Return a function that describes a head whose tensor names start with `mtp`.
 
     The function raises ConfigError if the settings say that the head has a separate token table.
@@ -59,7 +59,7 @@ def named_mtp(rules: Rules) -> Callable[[ModelConfig, Mapping[str, Any], str], P
     rules: the family's rules for its layers.
     """
 
-    def head(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> PredictionHead:
+    def head(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> PredictionHead | None:
         own = hf.get("text_config") if isinstance(hf.get("text_config"), dict) else hf
         assert own is not None
         Fields({"mtp_use_dedicated_embeddings": own.get("mtp_use_dedicated_embeddings")}).refuse_unless(
@@ -84,8 +84,10 @@ def _head(
     norms: Mapping[str, str],
     projection: str,
     output_norm: str,
-) -> PredictionHead:
+) -> PredictionHead | None:
     """Describe a head. Its layer is configured like the last layer of the model that has attention.
+
+    Returns None for a model without attention, whose head cannot be known.
 
     rules: rules for the layers of the model.
     prefix: regular expression with which the names of the head's tensors start.
@@ -94,7 +96,9 @@ def _head(
     projection, output_norm: names in the checkpoint of the projection and of the norm after the layer.
     """
     assert model.decoder is not None and model.decoder.final_norm is not None
-    last = next(layer for layer in reversed(model.decoder.layers) if layer.attention is not None)
+    last = next((layer for layer in reversed(model.decoder.layers) if layer.attention is not None), None)
+    if last is None:
+        return None
     config = PredictionHeadConfig(model.vocab_size, model.hidden_size, last, model.decoder.final_norm)
     ours = "decoder.inputs."
     return PredictionHead(

@@ -229,7 +229,7 @@ NEAREST_OF_REFUSED: Mapping[str, str] = {
 }
 _PARTS = frozenset(("vision", "text", "audio", "model", "encoder", "decoder", "qformer"))
 _PARTS |= {"perceiver", "patcher", "transformer", "talker"}
-"""Last words of the `model_type` of a part of a larger checkpoint."""
+"""The last word of a `model_type` is one of these if the model is only a part of a larger checkpoint."""
 _MAX_CLOSE = 3
 
 

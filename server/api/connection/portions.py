@@ -61,7 +61,7 @@ class Portions:
     portion_bytes: size of a portion. The first portion is parsed at once, the others when the event loop has time.
     feed: parses a portion.
     flow: stops reading while bytes wait.
-    is_open: whether the protocol takes bytes now. When it takes bytes again, it calls `go_on`.
+    is_open: tells whether the protocol takes bytes now. When it takes bytes again, it calls `go_on`.
     abort: closes the connection after a fault in `feed`.
     """
 
@@ -79,7 +79,7 @@ class Portions:
         self._has_ended = False
 
     def add(self, data: bytes) -> None:
-        """Parse received bytes, now as far as the event loop has time."""
+        """Parse received bytes: the first portion at once, the others now or later, when the event loop has time."""
         if self._has_ended:
             return
         self._waiting.append(memoryview(data))
@@ -97,9 +97,10 @@ class Portions:
             self._task = asyncio.create_task(self._feed_rest(), name="received bytes")
 
     def end(self) -> None:
-        """Drop all waiting bytes, those that will be received, and the references to the protocol.
+        """Drop all waiting bytes, all bytes received later, and the references to the protocol.
 
-        They are part of a cycle, which would keep the last request in memory until the garbage collector runs.
+        The protocol refers to this object. This cycle of references would keep the last request in memory until the
+        garbage collector runs.
         """
         self._has_ended = True
         self._waiting.clear()

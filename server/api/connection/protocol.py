@@ -106,7 +106,13 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._portions.add(data)
 
     def _receive(self, data: memoryview) -> None:
-        """Parse a portion of the received bytes, and start the request that it completes or begins."""
+        """Parse a portion of the received bytes, and start the request that it completes or begins.
+
+        Bytes after the last answer of a connection are dropped, because nothing can answer them.
+        """
+        if self.transport.is_closing():
+            self._portions.end()
+            return
         if self._in_headers:
             self._header_bytes += len(data)
         self._is_parsing = True
@@ -156,9 +162,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._refuse(cause if isinstance(cause, HeadersTooLarge) else _MALFORMED)
 
     def _refuse(self, error: RequestError) -> None:
-        """Answer a request that cannot be parsed, and close the connection.
+        """Close the connection after bytes that cannot be parsed, and send the error if no answer has begun.
 
-        If an earlier request is in progress on the connection, its answer is cut off and the error is not sent.
+        The error then also replaces the answer to a complete request before these bytes. An answer that has begun is
+        cut off, and the error is not sent. It is not sent either if several requests wait.
         """
         cycle = self.cycle
         is_answering = cycle is not None and cycle.response_started and not cycle.response_complete

@@ -32,7 +32,7 @@ RECORDING_PATHS = frozenset({"/v1/audio/transcriptions", "/v1/audio/translations
 LIVE_PATHS = frozenset({"/v1/audio/transcriptions/live"})
 """Paths whose bodies are streams of audio. The part of a body that is in memory is counted while it is read."""
 SEQUENCE_SETS = "/allowed_sequences/"
-"""Beginning of the paths of stored sets of sequences.
+"""First part of the paths under which sets of sequences are stored.
 
 Only the part of a body that is in memory is counted, while it is read.
 """

@@ -1,7 +1,8 @@
-"""Documents that are translated in the background, and their results, in the memory of the HTTP process.
+"""Translates documents in the background, and keeps them and their results until clients fetch the results.
 
 A document belongs to the API key that has sent it. It is dropped when its result was fetched, when it has expired, or
-when the server stops. Nothing is written to disk. See docs/decisions/0140-documents.md.
+when the server stops. It is in the memory of the HTTP process only, and never on disk. See
+docs/decisions/0140-documents.md.
 """
 
 from __future__ import annotations

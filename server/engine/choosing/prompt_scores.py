@@ -16,13 +16,12 @@ from server.ipc.wire.logprobs import PackedLogprobs
 
 
 def score_prompts(
-    rows: Sequence[ScheduledRow], hidden: Tensor | None, model: TransformerProtocol
+    rows: Sequence[ScheduledRow], hidden: Tensor, model: TransformerProtocol
 ) -> tuple[list[SequenceGroup], list[SequenceGroup]]:
     """Extend `SequenceGroup.prompt_logprobs` by the tokens of this step, and set `SequenceGroup.probe_logprob`.
 
     rows: rows of the step, before their tokens count as computed.
-    hidden: [tokens, hidden], model dtype: all tokens of the rows, in order. None if no group has a prompt to score;
-        then both results are empty.
+    hidden: [tokens, hidden], model dtype: all tokens of the rows, in order.
     model: computes the logits.
     The hidden state of position i predicts token i + 1, so the first token has no log-probability.
     A preempted group keeps the log-probabilities of earlier steps.
@@ -30,8 +29,6 @@ def score_prompts(
     """
     complete: list[SequenceGroup] = []
     failed: list[SequenceGroup] = []
-    if hidden is None:
-        return complete, failed
     start = 0
     for row in rows:
         first, start = start, start + row.num_step_tokens

@@ -105,5 +105,5 @@ def searches_of(groups: Sequence[SequenceGroup]) -> StepSearches:
 
 
 def _scores_of(group: SequenceGroup) -> Float32s:
-    """Sum of log-probabilities of each beam of a group; 0 for a group without beams."""
+    """For each beam of a group, the sum of its log-probabilities; 0 for a group without beams."""
     return np.zeros(1, dtype=np.float32) if group.beams is None else group.beams.running_beams.scores

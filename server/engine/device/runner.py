@@ -98,10 +98,11 @@ class Runner:
 
         schedule: sources to encode, blocks to copy, rows to compute.
         logits: asks for logits and their top-k in the same step; None if logits are not needed. Must be None if the
-            schedule scores prompts. An eager step that needs all hidden states computes no logits.
+            schedule scores prompts. An eager step that returns the hidden states computes no logits.
         Returns the decoder output and the hidden states. The output has one row for the last token of each row that
             needs logits, and one for each token of its draft, in order. The hidden states are those of all tokens,
-            [tokens, hidden], model dtype, if the schedule needs them and the step ran eagerly; else None.
+            [tokens, hidden], model dtype, if a draft head or `score_prompts` reads them and the step ran eagerly; else
+            None.
         """
         assert self.self_cache is not None
         if schedule.sources:
@@ -115,7 +116,7 @@ class Runner:
         if self.state_memory is not None:
             batch = divide_rows(batch, schedule.rows)
         caches = self.self_cache, self.cross_cache
-        if not schedule.needs_all_hidden:
+        if not (schedule.keeps_hidden or schedule.scores_prompts):
             return self.model.decode(batch, *caches, logits, self.state_memory), None
         assert not (schedule.scores_prompts and logits), "the logits of the prompt would overwrite those of the step"
         output = self.model.decode(replace(batch, output_lens=None), *caches, state_memory=self.state_memory)

@@ -9,7 +9,7 @@ from server.engine.scheduling.step_costs import StepCosts
 
 
 class HeadCosts:
-    """Measured durations of the steps of a model and of the passes of its draft head.
+    """How long the steps of a model and the passes of its draft head have taken.
 
     steps: durations of the model's steps, without the passes of the head.
     relative_cost: assumed duration of a pass, as part of a step of the model, until passes were measured.

@@ -25,10 +25,11 @@ DRAFT_TOKENS, NGRAM_DRAFT_TOKENS, HEAD_DRAFT_TOKENS = 4, 15, 6
 A draft model computes each token, n-grams cost nothing, and a draft head computes few tokens.
 """
 MAX_DRAFTING_ROWS = 32
-"""Most decoding rows in a step with n-gram drafts. With more rows, a draft token costs about as much time as it saves.
-N-grams are then not looked up, because a lookup takes microseconds per row."""
+"""Most decoding rows in a step with drafts from n-grams or a draft head. With more rows, a draft token costs about as
+much time as it saves. N-grams are then not looked up, because a lookup takes microseconds per row."""
 MAX_STEP_TOKENS = 64
-"""Maximum number of tokens in a step with drafts. In such a step, one program computes the logits too."""
+"""Maximum number of tokens in a step with drafts from n-grams or a draft head. In a step of this size, one program
+computes the logits too."""
 MIN_GAIN = 1.02
 """A step gets drafts only if they are expected to multiply its tokens per second by more than this factor."""
 

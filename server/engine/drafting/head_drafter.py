@@ -87,7 +87,7 @@ class HeadDrafter:
         self._texts: dict[SequenceGroup, HeadText] = {}
         self._pays = True
         self._step = 0
-        self._due_step: int | None = 0
+        self._due_step: int | None = None
 
     def allocate(self, num_blocks: int, block_size: int, dtype: torch.dtype) -> None:
         """Allocate the cache of the head. num_blocks, block_size: as of the model's cache. dtype: of keys and values.
@@ -142,9 +142,13 @@ class HeadDrafter:
             return False
         if self._due_step is None:
             steps = [
-                min(text.choice_step, _common_step(text.read_step + text.patience)) for text in self._texts.values()
+                min(text.choice_step, _common_step(text.read_step + text.patience))
+                for group, text in self._texts.items()
+                if text.belongs_to(group.sequences[0])  # not a preempted group, for which nothing is due
             ]
-            self._due_step = min(steps, default=self._step + 1)
+            if not steps:
+                return False
+            self._due_step = min(steps)
         return self._due_step <= self._step
 
     def skip_step(self) -> None:

@@ -46,4 +46,7 @@ def warn_without_host_pool(models: Iterable[ModelEngine], options: EngineOptions
     generations = [model.generation for model in models if model.generation is not None]
     names = [generation.name for generation in generations if generation.scheduler.blocks.host is None]
     if options.kv_spill_bytes and options.worker_index == 0 and names:
-        log.warning("--kv-spill-memory has no effect for %s: no prefix cache of KV blocks alone", ", ".join(names))
+        log.warning(
+            "--kv-spill-memory has no effect for %s: it needs a prefix cache, and a model without recurrent states",
+            ", ".join(names),
+        )

@@ -189,11 +189,15 @@ class PackedCache:
         unfinished = f"{secrets.token_hex(8)}{_UNFINISHED}"
         try:
             descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=directory)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
         except OSError as error:
             self._warn_of_loss(model, error)
             return load(memory)
         try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            except OSError as error:  # a file system without locks
+                self._warn_of_loss(model, error)
+                return load(memory)
             writing = PackingMemory(descriptor, memory, lambda size: self._make_room(directory, unfinished, size))
             loaded = load(writing)
             try:

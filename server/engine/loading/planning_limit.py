@@ -18,11 +18,14 @@ from pathlib import Path
 SECONDS = 3.0
 """Limit of the processor time in seconds for a checkpoint of a few megabytes."""
 SECONDS_PER_GIB = 1.0
+"""Added to the limit of the processor time for each GiB of the checkpoint on the disk. Larger checkpoints have more
+names: 92,000 tensors in 640 GiB take 20 s on a slow processor."""
 MAX_SECONDS = 300.0
-"""Largest limit of the processor time. Larger checkpoints have more names, so the limit grows with the bytes on disk.
-92,000 tensors in 640 GiB take 20 s on a slow processor."""
+"""Largest limit of the processor time."""
 REPEAT_SECONDS = 0.5
+"""Processor time after which PlanningTooLong is raised again, in case a library has caught it."""
 MEMORY_BYTES = 1 << 30
+"""Memory that planning may add, besides the mappings of the files."""
 MAPPINGS = 8
 """The memory limit allows for this many mappings of all files. Planning maps the files three times.
 
@@ -51,9 +54,13 @@ def planning_limit(sources: Sequence[Path], progress: Progress, limits_memory: b
         yield progress
         return
     file_bytes, disk_bytes = (sum(sizes) for sizes in zip(*map(_bytes_of, sources), strict=True))
-    earlier = signal.signal(signal.SIGPROF, _raise)
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     is_over = False
+
+    def stop(number: int, frame: object) -> None:
+        # An exception in `end` would leave a limit in force.
+        if not is_over:
+            raise PlanningTooLong
 
     def end() -> None:
         nonlocal is_over
@@ -61,6 +68,8 @@ def planning_limit(sources: Sequence[Path], progress: Progress, limits_memory: b
             is_over = True
             signal.setitimer(signal.ITIMER_PROF, 0.0)
             resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+    earlier = signal.signal(signal.SIGPROF, stop)
 
     def report(done_bytes: int, total_bytes: int) -> None:
         end()
@@ -73,12 +82,11 @@ def planning_limit(sources: Sequence[Path], progress: Progress, limits_memory: b
     try:
         yield report
     finally:
-        end()
-        signal.signal(signal.SIGPROF, earlier)
-
-
-def _raise(number: int, frame: object) -> None:
-    raise PlanningTooLong
+        try:
+            end()
+        finally:
+            end()  # if `stop` has raised before `end` began
+            signal.signal(signal.SIGPROF, earlier)
 
 
 def _bytes_of(source: Path) -> tuple[int, int]:

@@ -129,8 +129,8 @@ class KernelReports:
 class KernelBeats:
     """Sends heartbeats from a thread while a kernel is prepared, so that the worker does not count as hanging.
 
-    A step of a ready worker may need a kernel that no earlier step needed. Other steps send no beats: a device that
-    hangs keeps a thread of its process busy too.
+    A step of a ready worker may need a kernel that no earlier step needed. No beats are sent during other steps. They
+    would hide a device that hangs: its step keeps a thread of the process busy, as a working step does.
     """
 
     def __init__(self, connection: WorkerSocket, epoch: int) -> None:

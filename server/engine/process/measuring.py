@@ -51,6 +51,7 @@ def needed_memory(
 ) -> ModelMeasured:
     """Memory that a model would need in this worker, for weights, KV cache and steps.
 
+    epoch: number of the worker process, for the message.
     loaded: the model, with tensors on the meta device.
     draft: its draft model; None for a model without draft model.
     weight_bytes: bytes of the weights of both models together.

@@ -195,9 +195,9 @@ class Probe(NamedTuple):
 
 
 def _probes(loaded: list[LoadedCheckpoint], options: EngineOptions) -> list[Probe]:
-    """A large request for each kind of step of each model.
+    """The requests whose peak memory is measured: for each model, one for each kind of step, as large as possible.
 
-    Their peaks grow at different rates, so each is measured by itself.
+    The peaks of different kinds of steps grow at different rates, so each request runs alone.
     """
     found: list[Probe] = []
     for model in loaded:

@@ -107,41 +107,7 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
     options = configure.options
     map_large_blocks()
     device = _device(configure.device, options.worker_index)
-    if device.type != "cpu":
-        use_all_processors()
-    if device.type == "cuda" and choice.runs_cuda_kernels(device):
-        device_kernels.make_directory_writable()
-        device_kernels.check_kernels(device)
-    torch.set_num_threads(options.threads or cores_of_this_process().threads)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    if device.type == "cpu" and not choice.kernels_are_built:
-        reason = why_kernels_are_missing()
-        log.warning("the compiled kernels are missing, so the CPU computes with torch alone, slower: %s", reason)
-    if device.type == "cpu" and choice.is_amx_refused():
-        log.warning(
-            "the system does not let this process use the matrix unit (AMX) of the processor, so products in bfloat16, "
-            "int8 and 4 bits are slower; it needs Linux 5.16 or newer, and in a container a seccomp profile that "
-            "permits arch_prctl"
-        )
-
-    if device.type == "cpu" and choice.kernels_are_generic():
-        log.warning(
-            "the compiled kernels for this processor (%s) are generic: correct, but neither tuned nor timed",
-            platform.machine(),
-        )
-
-    if options.batch_invariant:
-        try:
-            choice.use_batch_invariance(device)
-        except choice.BatchInvarianceUnavailable as error:
-            raise LoadError(str(error)) from error
-    if options.kv_spill_bytes and device.type != "cuda":
-        raise LoadError(
-            "--kv-spill-memory needs a CUDA device: on a CPU, the KV cache is in host memory; use a larger "
-            "--kv-cache-memory instead"
-        )
-    if options.packed_cache and device.type != "cpu":
-        raise LoadError("--packed-cache needs --device cpu")
+    _prepare(device, options)
     loaded, drafts = _load_models(configure, device, send)
     if not options.kv_cache_bytes:
         options = replace(options, kv_cache_bytes=_kv_cache_bytes(loaded, drafts, options, device))
@@ -168,6 +134,46 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
         _log_notes(loaded, infos, captured)
     adapters = [info for model, base in zip(loaded, infos, strict=True) for info in adapter_infos(model, base)]
     return engine, infos + adapters
+
+
+def _prepare(device: torch.device, options: EngineOptions) -> None:
+    """Set up torch and the kernels for a device, before models are loaded. Logs why the device computes slowly.
+
+    Raises LoadError for an option that does not fit the device.
+    """
+    if device.type != "cpu":
+        use_all_processors()
+    if device.type == "cuda" and choice.runs_cuda_kernels(device):
+        device_kernels.make_directory_writable()
+        device_kernels.check_kernels(device)
+    torch.set_num_threads(options.threads or cores_of_this_process().threads)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    if device.type == "cpu" and not choice.kernels_are_built:
+        reason = why_kernels_are_missing()
+        log.warning("the compiled kernels are missing, so the CPU computes with torch alone, slower: %s", reason)
+    if device.type == "cpu" and choice.is_amx_refused():
+        log.warning(
+            "the system does not let this process use the matrix unit (AMX) of the processor, so products in bfloat16, "
+            "int8 and 4 bits are slower; it needs Linux 5.16 or newer, and in a container a seccomp profile that "
+            "permits arch_prctl"
+        )
+    if device.type == "cpu" and choice.kernels_are_generic():
+        log.warning(
+            "the compiled kernels for this processor (%s) are generic: correct, but neither tuned nor timed",
+            platform.machine(),
+        )
+    if options.batch_invariant:
+        try:
+            choice.use_batch_invariance(device)
+        except choice.BatchInvarianceUnavailable as error:
+            raise LoadError(str(error)) from error
+    if options.kv_spill_bytes and device.type != "cuda":
+        raise LoadError(
+            "--kv-spill-memory needs a CUDA device: on a CPU, the KV cache is in host memory; use a larger "
+            "--kv-cache-memory instead"
+        )
+    if options.packed_cache and device.type != "cpu":
+        raise LoadError("--packed-cache needs --device cpu")
 
 
 def _room(device: torch.device, options: EngineOptions) -> int:

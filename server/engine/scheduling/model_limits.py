@@ -51,7 +51,7 @@ class ModelLimits:
         return None
 
     def recording_tokens(self, num_bytes: int) -> int:
-        """Number of source tokens of a recording of `num_bytes` bytes; 0 or less if it has too few samples."""
+        """Number of source tokens in a recording of `num_bytes` bytes; 0 or less if it has too few samples."""
         if not self.min_samples:
             return self.source_tokens
         return (num_bytes // FLOAT_BYTES - self.min_samples) // self.samples_per_token + 1

@@ -93,12 +93,8 @@ class Schedule:
 
     @property
     def scores_prompts(self) -> bool:
+        """Whether log-probabilities of prompt tokens are computed from the final hidden states of all tokens."""
         return any(group.has_prompt_to_score for group in self.groups)
-
-    @property
-    def needs_all_hidden(self) -> bool:
-        """Whether the step must compute the final hidden states of all its tokens."""
-        return self.keeps_hidden or self.scores_prompts
 
     @property
     def has_prefill(self) -> bool:

@@ -23,7 +23,7 @@ LEAST_WEIGHT = 0.01
 """Lower bound of the weight of an old size class. Without it, the two parts of the cost could not be told apart after
 many steps of one size."""
 MAX_GROWTH = 2
-"""The fit is used for steps of up to this multiple of the tokens of the largest measured steps."""
+"""The fit is used for steps with at most this many times the tokens of the largest measured step."""
 MIN_STRETCH = 2
 """The tokens of a step may always take twice the fixed part in total. The tokens alone then get half of this time."""
 

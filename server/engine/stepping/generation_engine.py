@@ -20,20 +20,19 @@ from server.engine.choosing.selection import Selection, select
 from server.engine.device.output_rows import output_of, output_without, step_logits_request
 from server.engine.device.runner import Runner
 from server.engine.drafting.drafts import Drafter
-from server.engine.grammars.grammar_masks import NO_ALLOWED_TOKEN, GrammarMasks
+from server.engine.grammars.grammar_masks import GrammarMasks
 from server.engine.grammars.grammar_waits import TOO_SLOW, GrammarWaits
 from server.engine.scheduling.model_limits import ModelLimits
 from server.engine.scheduling.prefill_budget import PrefillBudget
 from server.engine.scheduling.schedule import Schedule
 from server.engine.scheduling.scheduler import Scheduler
 from server.engine.sequences.events import NOT_FINITE, STEP_FAILED, TIMED_OUT, EngineEvents, StepFailed
-from server.engine.sequences.grammar_state import fork
 from server.engine.sequences.sequence import SequenceGroup, SequenceStatus
 from server.engine.stepping.drafting import Drafting
 from server.engine.stepping.new_groups import NewGroups
+from server.engine.stepping.new_tokens import NewTokens
 from server.engine.stepping.steps_ahead import LaunchedStep, StepsAhead
 from server.ipc.wire.generate_messages import FinishReason, Generate, GenerateRow, PromptScored, SequenceMessage, Tokens
-from server.ipc.wire.logprobs import TokenLogprob, pack
 from server.ipc.wire.step_messages import Failed, StepTiming
 
 log = logging.getLogger("triptych.engine")
@@ -44,6 +43,7 @@ class GenerationEngine:
 
     scheduler: decides what each step computes. runner: computes steps. limits: limits of the model.
     drafter: proposes draft tokens; None without speculative decoding.
+    new_tokens: gives chosen tokens to their groups, and counts draft tokens.
     """
 
     def __init__(
@@ -54,13 +54,11 @@ class GenerationEngine:
         self.runner = runner
         self.limits = limits
         self._drafting = None if drafter is None else Drafting(name, drafter)
-        self.num_drafted_tokens = 0
-        self.num_accepted_tokens = 0
         self.is_encoder_decoder = scheduler.blocks.cross_pool is not None
         self._new_groups = NewGroups(name, limits, scheduler, lambda: runner.model.cross_attention_layers())
+        self.new_tokens = NewTokens(scheduler, limits.restart_tokens)
         self._ahead = StepsAhead(scheduler, runner, self._drafting)
         self.grammar_waits: GrammarWaits | None = None
-        self._beam_lags: list[int] = []
         self._finished_groups = FinishedGroups(runner)
         if self._drafting is not None and self._drafting.costs is not None:
             scheduler.prefill_budget = PrefillBudget(decode_steps=self._drafting.costs)
@@ -188,7 +186,6 @@ class GenerationEngine:
         drafting = 0.0 if self._drafting is None else self._drafting.seconds
         self.scheduler.prefill_budget.observe(num_decoding, num_prefill, seconds - copying - drafting)
         self._finished_groups.align(chain(self.scheduler.running, self.scheduler.waiting), events)
-        lags, self._beam_lags = self._beam_lags, []
         return StepTiming(
             self.name,
             phase,
@@ -196,7 +193,7 @@ class GenerationEngine:
             num_rows,
             num_tokens,
             mask_wait_seconds=mask_wait_seconds,
-            beam_lag_tokens=lags,
+            beam_lag_tokens=self.new_tokens.take_beam_lags(),
         )
 
     def _run(self, schedule: Schedule, events: EngineEvents) -> float | None:
@@ -265,7 +262,7 @@ class GenerationEngine:
             elif sequence.num_computed_tokens + 1 - group.num_prompt_tokens >= group.max_new_tokens:
                 self.finish(group, "length", events)
             elif self.limits.restart_tokens is not None:
-                self._restart_if_outgrown(group, self.limits.restart_tokens)
+                self.new_tokens.restart_if_outgrown(group)
         self._record(of_searches, events)
         self._ahead.leave_lanes()
 
@@ -284,23 +281,10 @@ class GenerationEngine:
         """Give the chosen tokens to their groups, end groups, and record the events."""
         now = time.monotonic()
         for selection in selections:
-            if selection.group.status is SequenceStatus.FINISHED:
-                continue
-            if selection.failed:
-                self.finish(selection.group, "engine_error", events, NOT_FINITE)
-                continue
-            if selection.retry_without_draft:
-                self.scheduler.retry_without_draft(selection.group)
-            elif selection.no_token_left:
-                self.finish(selection.group, "stop" if selection.group.is_complete else "length", events)
-            else:
-                if selection.group.first_token is None:
-                    selection.group.first_token = now
-                if selection.tokens is not None:
-                    self._append(selection.group, selection.tokens, selection.logprobs, events)
-                elif selection.parents is not None:
-                    self.scheduler.blocks.publish(selection.group)
-                    self._advance(selection.group, selection.parents, events)
+            if selection.group.status is not SequenceStatus.FINISHED:
+                reason = self.new_tokens.give(selection, events, now)
+                if reason is not None:
+                    self.finish(selection.group, reason, events, NOT_FINITE if reason == "engine_error" else "")
 
     # -------------------------------------------------------------------------------------------------- grammars
 
@@ -357,64 +341,6 @@ class GenerationEngine:
             failures = [grammar_state.failure for grammar_state in group.grammar_states]
             if all(failures) and not finished:
                 self.finish(group, "invalid_format", events, failures[0])
-
-    # ----------------------------------------------------------------------------------------- tokens of a group
-
-    def _append(
-        self, group: SequenceGroup, tokens: list[int], logprobs: Sequence[TokenLogprob], events: EngineEvents
-    ) -> None:
-        """Append new tokens to the sequence of a group without beams, up to the first end token, and record events.
-
-        tokens: more than one if draft tokens were accepted.
-        logprobs: one for each token, or empty.
-        """
-        if len(tokens) > 1:
-            ends = (index + 1 for index, token in enumerate(tokens) if token in group.end_ids)
-            count = next(ends, len(tokens))
-            tokens, logprobs = tokens[:count], logprobs[:count]
-        self.num_drafted_tokens += len(group.sequences[0].draft)
-        self.num_accepted_tokens += len(tokens) - 1
-        self.scheduler.append(group, tokens)
-        if group.nodes is not None:
-            group.follow([0], tokens)
-        group.logprobs += logprobs
-        reported = pack(logprobs) if logprobs else None
-        events.tokens.append(Tokens(group.sequence_id, tokens, reported, group.cached_tokens or 0))
-        if tokens[-1] in group.end_ids:
-            self.finish(group, "stop", events)
-        elif group.num_generated >= group.max_new_tokens:
-            self.finish(group, "length", events)
-        elif self.limits.restart_tokens is not None:
-            self._restart_if_outgrown(group, self.limits.restart_tokens)
-
-    def _advance(self, group: SequenceGroup, parents: list[int], events: EngineEvents) -> None:
-        beams = group.beams
-        assert beams is not None
-        if group.params.stream:
-            agreed = beams.agreed_prefix()
-            fresh = agreed[group.num_reported_tokens :]
-            if fresh:
-                reported = pack(beams.agreed_logprobs()[group.num_reported_tokens :]) if group.params.logprobs else None
-                events.tokens.append(Tokens(group.sequence_id, fresh, reported, group.cached_tokens or 0))
-                group.num_reported_tokens = len(agreed)
-            if not beams.done:
-                self._beam_lags.append(beams.length - len(agreed))
-        if beams.done:
-            self.finish(group, "length", events)
-        else:
-            self.scheduler.blocks.fork(group, parents)
-            if group.nodes is not None:
-                group.follow(parents, beams.running_beams.last_tokens)
-            if group.grammar_states:
-                possible = [beam.is_possible for beam in beams.running]
-                group.grammar_states = fork(group.grammar_states, parents, possible, NO_ALLOWED_TOKEN)
-            if self.limits.restart_tokens is not None:
-                self._restart_if_outgrown(group, self.limits.restart_tokens)
-
-    def _restart_if_outgrown(self, group: SequenceGroup, limit: int) -> None:
-        """Restart a group whose text has become longer than `limit`, beyond which other rotary embeddings apply."""
-        if group.rope_length <= limit < group.num_tokens:
-            self.scheduler.restart(group)
 
     # ------------------------------------------------------------------------------------------- end of a group
 

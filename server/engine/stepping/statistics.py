@@ -70,7 +70,7 @@ class Statistics:
         timings, self.timings = self.timings, []
         earlier, self._reported = self._reported, counted
         drafts = {
-            generation.name: (generation.num_drafted_tokens, generation.num_accepted_tokens)
+            generation.name: (generation.new_tokens.num_drafted_tokens, generation.new_tokens.num_accepted_tokens)
             for generation in generations
             if generation.drafter
         }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 import msgspec
 
@@ -15,9 +16,10 @@ from server.ipc.client.open_sequence import OpenSequence, Sequences
 from server.ipc.client.queue import Queue
 from server.ipc.client.worker_state import WorkerState
 from server.ipc.wire.encode_messages import Encoded
-from server.ipc.wire.generate_messages import Finished
+from server.ipc.wire.generate_messages import Finished, PromptScored, Tokens
 from server.ipc.wire.step_messages import Failed, StepOutput
 
+SequenceEvent = TypeVar("SequenceEvent", PromptScored, Tokens, Encoded, Finished, Failed)
 TokenCounts = dict[tuple[str, int, float | None], int]
 """Number of sequences by model, number of new tokens, and time of the previous tokens (None for first tokens)."""
 
@@ -69,41 +71,35 @@ class SequenceTable:
                 sequence.call.computing(sequence_id)
                 sequence.call.stepped(output.began, output.sent)
                 sequence.call.progressed(now)
-        for scored in output.prompts:
-            sequence = self._of(worker, scored.sequence_id)
-            if sequence is not None:
+        for scored, sequence in self._with_sequences(worker, output.prompts):
+            sequence.message = None
+            sequence.call.computing(scored.sequence_id)
+            sequence.call.put(sequence.index, scored)
+            calls[sequence.call] = None
+        for tokens, sequence in self._with_sequences(worker, output.tokens):
+            if not sequence.started:
+                self._first_output(sequence, now)
+                urgent[sequence.call] = None
                 sequence.message = None
-                sequence.call.computing(scored.sequence_id)
-                sequence.call.put(sequence.index, scored)
-                calls[sequence.call] = None
-        for tokens in output.tokens:
-            sequence = self._of(worker, tokens.sequence_id)
-            if sequence is not None:
-                if not sequence.started:
-                    self._first_output(sequence, now)
-                    urgent[sequence.call] = None
-                    sequence.message = None
-                    sequence.call.computing(tokens.sequence_id)
-                _count_tokens(sequence, len(tokens.token_ids), now, token_counts)
-                sequence.call.put(sequence.index, tokens)
-                calls[sequence.call] = None
-        for encoded in output.encoded:
-            sequence = self._of(worker, encoded.sequence_id)
-            if sequence is not None:
-                self._answered(encoded, sequence, now)
-                calls[sequence.call] = urgent[sequence.call] = None
-        endings: tuple[Finished | Failed, ...] = (*output.finished, *output.failed)
-        for event in endings:
-            sequence = self._of(worker, event.sequence_id)
-            if sequence is not None:
-                if isinstance(event, Finished):
-                    self._first_output(sequence, now)
-                    generated = len(event.hypotheses[0].token_ids) if event.hypotheses else 0
-                    _count_tokens(sequence, generated - sequence.seen_tokens, now, token_counts)
-                    sequence.call.completion_tokens += sum(len(other.token_ids) for other in event.hypotheses[1:])
-                self._end(event.sequence_id, sequence, event)
-                sequence.call.put(sequence.index, event)
-                calls[sequence.call] = None
+                sequence.call.computing(tokens.sequence_id)
+            _count_tokens(sequence, len(tokens.token_ids), now, token_counts)
+            sequence.call.put(sequence.index, tokens)
+            calls[sequence.call] = None
+        for encoded, sequence in self._with_sequences(worker, output.encoded):
+            self._answered(encoded, sequence, now)
+            calls[sequence.call] = urgent[sequence.call] = None
+        for finished, sequence in self._with_sequences(worker, output.finished):
+            self._first_output(sequence, now)
+            generated = len(finished.hypotheses[0].token_ids) if finished.hypotheses else 0
+            _count_tokens(sequence, generated - sequence.seen_tokens, now, token_counts)
+            sequence.call.completion_tokens += sum(len(other.token_ids) for other in finished.hypotheses[1:])
+            self._end(finished.sequence_id, sequence, finished)
+            sequence.call.put(sequence.index, finished)
+            calls[sequence.call] = None
+        for failed, sequence in self._with_sequences(worker, output.failed):
+            self._end(failed.sequence_id, sequence, failed)
+            sequence.call.put(sequence.index, failed)
+            calls[sequence.call] = None
         for (model, count, earlier), sequences in token_counts.items():
             self._observer.on_tokens(model, count, None if earlier is None else now - earlier, sequences)
         for call in calls:
@@ -123,6 +119,15 @@ class SequenceTable:
     def leave_queue(self, sequence: OpenSequence) -> None:
         """Subtract all waiting rows or items of a sequence from the queue."""
         self._leave_queue(sequence, sequence.waiting_sequences, sequence.waiting_tokens)
+
+    def _with_sequences(
+        self, worker: WorkerState, events: Iterable[SequenceEvent]
+    ) -> Iterator[tuple[SequenceEvent, OpenSequence]]:
+        """The events whose sequences are open and assigned to the worker, each with its sequence."""
+        for event in events:
+            sequence = self._of(worker, event.sequence_id)
+            if sequence is not None:
+                yield event, sequence
 
     def _of(self, worker: WorkerState, sequence_id: int) -> OpenSequence | None:
         """The open sequence with an id if it is assigned to the worker; else None."""

@@ -22,7 +22,7 @@ class Part:
 
     whole: the whole message.
     first: index of the part's first sequence in the whole message.
-    sizes: number of tokens of each sequence of the part.
+    sizes: number of tokens in each sequence of the part.
     encode_id: id of the part of an `Encode`. None for a part of a `Generate`, whose rows have ids.
     """
 

@@ -132,8 +132,8 @@ them. On a CPU more tokens only lengthen the step."""
 class EngineOptions(msgspec.Struct, frozen=True):
     """Limits and sizes of the engine.
 
-    max_batch_tokens, max_encode_tokens: largest number of tokens of a decoder step and of an encoder step; None for the
-        default of the device (`step_tokens`).
+    max_batch_tokens, max_encode_tokens: largest number of tokens in a decoder step, and in an encoder step; None for
+        the default of the device (`step_tokens`).
     max_batch_rows: largest number of decoder rows of one step, per model.
     block_size: tokens per KV block.
     kv_cache_bytes: bytes of all KV pools of one worker; divided by need among the generating models. 0 means a default:
@@ -143,8 +143,8 @@ class EngineOptions(msgspec.Struct, frozen=True):
     kv_cache_dtype: dtype of the KV caches of models whose `ModelSpec` names no dtype.
     threads: number of torch threads; 0 means the number of usable cores.
     stats_interval_seconds: time between two `Stats` messages.
-    kv_spill_bytes: bytes of host memory of one worker for blocks of the prefix cache that leave the device; divided
-        among the models like `kv_cache_bytes`. With 0, these blocks are dropped. Only on CUDA.
+    kv_spill_bytes: bytes of host memory per worker for cached blocks that leave the device; divided among the models
+        like `kv_cache_bytes`. With 0, these blocks are dropped. Only on CUDA.
     prefix_cache: whether requests share the keys and values of common prompt beginnings.
     batch_invariant: whether a request gives the same bits alone and in a batch on CUDA, as it always does on a CPU.
     speculative_tokens: maximum number of draft tokens; None for the default of each drafter.
@@ -327,7 +327,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     normalize: whether vectors are scaled to length 1 by default.
     pooling: methods that make the vector of a text. If there are several, their vectors are concatenated.
     include_prompt: whether the vector of a text includes the tokens of its prompt.
-    embedding_size: number of values of the vector of a text; 0 means hidden_size.
+    embedding_size: number of values in the vector of a text; 0 means hidden_size.
     load_seconds: duration of loading the model.
     is_from_packed_cache: whether the weights were read from the packed cache instead of being packed.
     num_mels: values per audio frame of the encoder input; 0 for text.

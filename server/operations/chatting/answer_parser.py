@@ -287,7 +287,7 @@ class _JsonObject:
         self.is_complete = False
 
     def read(self, character: str) -> bool:
-        """Read one character. Returns whether it belongs to the object; white space before it does not."""
+        """Read one character. Returns whether it belongs to the object; False for white space before the object."""
         if self._in_string:
             self._in_string = self._is_escaped or character != '"'
             self._is_escaped = character == "\\" and not self._is_escaped

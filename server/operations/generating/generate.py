@@ -64,7 +64,10 @@ class GenerateSpec:
         return self.options.stream
 
     def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the request's work, for admission. Raises InvalidRequest for too many sequences."""
+        """The largest cost that this request can have on a model; admission reserves it.
+
+        Raises InvalidRequest for too many sequences.
+        """
         language_prompt = prompts.task_prompt(self.options, model, self.task)
         model = model.for_task(language_prompt.task)
         options = with_beam_answers(self.options, model.info)

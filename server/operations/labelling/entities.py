@@ -106,9 +106,9 @@ def entities(
 
 
 def without_overlaps(found: Sequence[NamedEntity]) -> list[NamedEntity]:
-    """Remove overlapping entities.
+    """Choose entities that do not overlap, in the order of their starts.
 
-    Of two that overlap, the longer one is kept, or of equally long ones the likelier one.
+    Of two entities that overlap, the longer one is kept. If both have the same length, the likelier one is kept.
     """
     kept: list[NamedEntity] = []
     for entity in sorted(found, key=lambda candidate: candidate.start):

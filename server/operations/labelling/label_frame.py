@@ -72,7 +72,7 @@ def words_characters(about: LabelledSpansInfo, texts: Sequence[str]) -> int:
 
 
 def words_bound(model: ServedModel, about: LabelledSpansInfo, text: str) -> int:
-    """Upper bound of the number of tokens of all words in a text."""
+    """Upper bound of the number of tokens in the words of a text."""
     bound = model.tokenizer.token_bound
     if about.schema is None:
         return bound(text)

@@ -138,7 +138,7 @@ def side_tokens(model: ServedModel, side: Side) -> SideTokens:
 
 
 def most_side_tokens(model: ServedModel, side: Side, texts: Sequence[str]) -> int:
-    """Upper bound of the total number of tokens of texts, which are all queries or all documents."""
+    """Upper bound of the tokens in some texts together. All texts are queries, or all are documents."""
     tokens = side_tokens(model, side)
     limit = min(tokens.max_tokens or model.max_input_tokens, model.max_input_tokens)
     around = model.tokenizer.token_bound(tokens.prompt) + MAX_ADDED_TOKENS

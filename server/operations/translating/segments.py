@@ -223,7 +223,7 @@ class SegmentedText:
         return "".join([segment.result(rank) for segment in self.segments])
 
     def score(self, rank: int) -> float | None:
-        """Sum of the log-probabilities of the segments' translations of this rank; None without beam search."""
+        """Score of the translation of this rank: the sum of its segments' scores. None without beam search."""
         scores = [segment.score(rank) for segment in self.segments if segment.answers]
         known = [score for score in scores if score is not None]
         return sum(known) if known and len(known) == len(scores) else None
@@ -243,7 +243,7 @@ class SegmentedText:
 
 
 def max_segments(text: str, limit: int, is_markup: bool) -> int:
-    """Upper bound of the number of segments of a text, for a model that reads at most `limit` tokens.
+    """Upper bound of the number of segments in a text, for a model that reads at most `limit` tokens.
 
     A sentence ends at a line break or a punctuation mark, and in markup at a tag. Only a segment with more than
     `limit / 2` characters can be too long. It is cut near its middle, so that each part has at least `limit / 16`.

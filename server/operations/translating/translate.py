@@ -11,11 +11,10 @@ import msgspec
 
 from server.errors import InvalidRequest, RequestTooLarge
 from server.ipc.client.call import Call
-from server.ipc.wire.generate_messages import Generate, GenerateRow
+from server.ipc.wire.generate_messages import Generate
 from server.operations.cost import Cost, characters_of, most_tokens
 from server.operations.generating import grammar, prompts
-from server.operations.generating.generate import generation_cost, hypotheses, text_options
-from server.operations.generating.generated_text import GeneratedText
+from server.operations.generating.generate import generation_cost, text_options
 from server.operations.generating.generation_options import GenerationOptions
 from server.operations.generating.generation_params import resolve
 from server.operations.generating.generation_run import TextRun
@@ -29,6 +28,7 @@ from server.operations.translating.instructed import Formality, longest_frame, s
 from server.operations.translating.loops import second_attempt, sets_repetitions
 from server.operations.translating.marked_segments import MarkedSegment, fit_attention, locate_tokens, split_markup
 from server.operations.translating.pivot_step import ROWS_AT_ONCE, read_segments, to_pivot
+from server.operations.translating.segment_rows import SegmentRows, SegmentSettings
 from server.operations.translating.segments import Segment, SegmentedText
 from server.operations.translating.translate_run import TranslateRun
 from server.operations.translating.translation_models import (
@@ -236,45 +236,14 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
         terms = await find_terms(runtime, call, model, spec.glossary, [sentence.text for sentence in translated])
         own = resolve(options_with_terms(options, model.info, ranks), model, step.prompt)
         term_params = msgspec.structs.replace(own.params, **scored)
-    start = prompts.decoder_start(model, step.prompt)
-    prefix = prompts.decoder_prefix(options, model)
     shown = text_options(options, token_bytes)
-    term_shown = replace(shown, token_bytes=terms.token_bytes)
-    rows: list[GenerateRow] = []
-    answers: list[list[GeneratedText]] = []
-    sources: list[list[int]] = []
-    continued_by_row: list[Sequence[int]] = []
-    prefixed: set[int] = set()
+    with_terms = SegmentSettings(term_params, replace(shown, token_bytes=terms.token_bytes))
+    rows = SegmentRows(call, step, resolved, SegmentSettings(params, shown), with_terms)
     for (text, _), segment, required in zip(places, translated, terms.by_sentence, strict=True):
-        if len(rows) % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
+        if len(rows.rows) % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
             await asyncio.sleep(0)
-        sources.append(segment.source_ids if segment.pivot is None else segment.pivot.ids)
-        own_prefix: list[int] = []
-        if text.index not in prefixed:
-            prefixed.add(text.index)
-            own_prefix, segment.prefix = prefix, options.decoder_prefix or ""
-        room = prompts.max_new_tokens(model.info, sources[-1], start + own_prefix, "inputs")
-        own_params, own_shown = (term_params, term_shown) if required else (params, shown)
-        if step.frame is not None:
-            room = min(room, prompts.tokens_left_in_pool(model.info, sources[-1], own_params.num_beams, "inputs"))
-            room = min(room, step.answer_tokens(sources[-1]) or room)
-        continued = own_prefix if step.frame is None else sources[-1]
-        continued_by_row.append(continued)
-        segment.answers = hypotheses(model, own_params, len(rows), own_shown, continued)
-        answers.append(segment.answers)
-        rows.append(
-            GenerateRow(
-                call.next_id(),
-                min(resolved.max_new_tokens, room),
-                len(rows),
-                start + own_prefix,
-                seed=resolved.seed,
-                text_drops_space=own_shown.drops_space and not continued,
-                terms=required,
-                attention=segment.is_aligned,
-            )
-        )
-    message = Generate(model.name, params, sources, rows, cache_salt=call.cache_salt)
+        rows.add(text.index, segment, required)
+    message = Generate(model.name, params, rows.sources, rows.rows, cache_salt=call.cache_salt)
     if any(terms.by_sentence):
         message = msgspec.structs.replace(message, terms=terms.terms, term_params=term_params)
     if fit is not None:
@@ -282,18 +251,14 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
     prompts.check_attention_size(message, "" if options.return_attention else "aligning the inline tags of `inputs`")
     memory = logprob_memory(runtime.admission, call, replace(options, logprobs=params.logprobs))
 
-    def new_answers(row: int, place: int) -> list[GeneratedText]:
-        own_params, own_shown = (term_params, term_shown) if rows[row].terms else (params, shown)
-        return hypotheses(model, own_params, place, own_shown, continued_by_row[row])
-
     def check(translated: Sequence[Segment]) -> Awaitable[None]:
         languages = path.first.prompt.source_lang, step.prompt.target_lang or spec.options.target_lang
         return mark_wrong_languages(runtime, call, translated, *languages)
 
     await next_iteration()
     call.submit(message)
-    run = TextRun(call, answers, items=items, logprob_memory=memory)
-    again = None if sets_repetitions(options) else partial(second_attempt, call, message, new_answers=new_answers)
+    run = TextRun(call, rows.answers, items=items, logprob_memory=memory)
+    again = None if sets_repetitions(options) else partial(second_attempt, call, message, new_answers=rows.new_answers)
     return TranslateRun(
         run, path, spec.options, resolved.seed, inputs, places, first, again, check if spec.quality else None
     )

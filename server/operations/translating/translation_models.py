@@ -35,7 +35,7 @@ _SEARCH_OPTIONS = (
 
 
 LONGEST_RATIO = 6
-"""Maximum number of tokens of a translation per token of the source. Longer translations are taken for loops."""
+"""Maximum number of tokens that a translation may have per source token. Longer translations are taken for loops."""
 
 
 def longest_answer(num_tokens: int) -> int:

@@ -245,7 +245,7 @@ def _check_growth(name: str, component: Any) -> None:
 
 
 def _growth(step: Mapping[str, Any]) -> int:
-    """Largest number of characters that a part of a component makes of one character."""
+    """Largest number of characters by which one step of a component can replace one character."""
     if step.get("type", "Replace") != "Replace" or "content" not in step or "pattern" not in step:
         return 1
     length, pattern = len(step["content"]), step["pattern"]

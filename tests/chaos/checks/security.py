@@ -56,7 +56,7 @@ async def _handshake(record: Record, url: str, headers: dict[str, str], accepted
 
 
 def keys() -> Record:
-    """Promise 22: every route refuses requests without a key and with wrong keys.
+    """Promise 22: every route refuses requests that have no valid API key.
 
     Each valid key is accepted in each header for keys. Routes that load or change models accept only the first key,
     whose entry in the key file has `admin`; the error for the second key names the missing permission.

@@ -214,7 +214,7 @@ class Mutator:
         return schema
 
     def _fits(self, schema: Mapping[str, Any], recipe: Recipe) -> bool:
-        """Whether a value looks like one of this schema. Chooses between alternatives; it does not validate."""
+        """Whether a recipe makes values of the JSON type of a schema. Nothing else in the schema is checked."""
         kinds = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
         patterns = {"$text": "string", "$list": "array", "$each": "array", "$keys": "object", "$deep": "array"}
         patterns |= {"$wav": "string", "$document": "string", "$lines": "string"}

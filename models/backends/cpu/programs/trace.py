@@ -45,7 +45,7 @@ class Buffer:
 class ScratchAddress:
     """An address in scratch memory.
 
-    offset: bytes within the first row.
+    offset: position of the tensor in the first row of the buffer, in bytes. It has the same position in all other rows.
     is_sum: whether the tensor at this address is the sum of an operation's result and a residual.
     """
 

@@ -33,7 +33,7 @@ StoreKeys = Callable[[Tensor, Tensor], None]
 
 
 class _EncoderLayout(NamedTuple):
-    """Layout of the numbers of a captured step of up to `tokens` tokens."""
+    """Where each input of a captured step is in its array of numbers. The step has at most `tokens` tokens."""
 
     tokens: int
 

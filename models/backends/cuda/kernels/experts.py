@@ -1,6 +1,6 @@
 """Products of a mixture of experts: each (token, expert) pair is multiplied by the weight of its expert.
 
-A program multiplies one tile of pairs (`expert_tiles`) by the weights of some output features of the tile's expert.
+All pairs of a tile (`expert_tiles`) have the same expert. A program computes some output features of one tile.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _product_kernel(
     COLUMN_TILE: tl.constexpr,
     INPUT_TILE: tl.constexpr,
 ):
-    """Multiply a tile of pairs by the weights of some output features of the tile's expert.
+    """Compute some output features of the pairs in one tile, with the weight of the tile's expert.
 
     With GATED, multiply by the same features of the gate matrix and of the up matrix, and combine both products.
     """

@@ -1,4 +1,4 @@
-"""Products of a mixture of experts with weights of 8 or 4 bits."""
+"""Products of a mixture of experts whose weights have 8 or 4 bits."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def multiply_pairs(
 
 
 def _tiles(x: Tensor | RoundedRows, weight: ByteMatrix | Int4Matrix, pairs: int) -> Tiles:
-    """Sizes of the product for tiles of this number of pairs."""
+    """Tile sizes, warps and stages of the kernel. pairs: number of pairs in a tile."""
     has_few_pairs, is_int4 = pairs == SMALLEST_TILE, isinstance(weight, Int4Matrix)
     if not isinstance(x, Tensor):
         # Compiled, and not tuned on a device. More features would need more registers than there are.
@@ -131,8 +131,9 @@ def _pairs_kernel(
     COLUMN_TILE: tl.constexpr,
     INPUT_TILE: tl.constexpr,
 ):
-    """Multiply a tile of pairs by some output features of the tile's expert. With GATED, of its gate and its up.
+    """Compute some output features of the pairs in one tile, with the weight of the tile's expert.
 
+    With GATED, multiply by the same features of the gate matrix and of the up matrix, and combine both products.
     x_rows: number of rows of x.
     """
     expert, pair, is_pair = pairs_of_tile(order, tile_experts, tile_starts, tile_ends, PAIR_TILE)

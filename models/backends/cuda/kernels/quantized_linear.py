@@ -29,8 +29,8 @@ def quantized_linear(
 ) -> Tensor:
     """`x W^T + b`.
 
-    x: [rows, in], float16, bfloat16 or float32, rows contiguous; or rounded rows, of int8 for a weight of int8 or of 4
-        bits, else of fp8. For a weight of 4 bits, `in` is a multiple of 64.
+    x: [rows, in], float16, bfloat16 or float32, rows contiguous; or rounded rows, whose codes are fp8 for an fp8
+        weight and int8 for other weights. For a 4-bit weight, `in` is a multiple of 64.
     bias: [out], any float dtype, or None.
     out: [rows, out], contiguous, any float dtype: memory for the result; None for new memory in the dtype of x. Rounded
         rows need it.

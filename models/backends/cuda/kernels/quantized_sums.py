@@ -1,9 +1,9 @@
 """Sums of a matrix product with weights of 8 or 4 bits, for a tile of rows and a tile of output features.
 
-Rows are float numbers, or codes of 8 bits (`rounded_rows`). Codes of the weight are converted in registers for float
-rows. For rows of codes they stay as they are, and the matrix instructions for 8-bit numbers add them up: the sums of a
-group of inputs are then exact integers (or float32 sums of fp8 numbers). In all cases the sums of a group are
-multiplied by its scales and added in float32, in ascending order of the groups.
+Rows are float numbers, or codes of 8 bits (`rounded_rows`). For float rows, the codes of the weight are converted to
+float numbers in registers. For rows of codes, matrix instructions for 8-bit numbers multiply the codes of both and add
+the products: the sums of a group of inputs are then exact integers (or float32 sums of fp8 numbers). In all cases the
+sums of a group are multiplied by its scales and added in float32, in ascending order of the groups.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from models.backends.cuda.kernels.matrices import HALF_RUN
 
 
 def bytes_of_step(group: int, inputs: int) -> int:
-    """Number of bytes of codes that one step of the loop processes for each output feature, in a 4-bit product.
+    """Number of code bytes per output feature in one step of the loop, for a weight of 4 bits.
 
-    A step covers whole runs, and at most `inputs / 2` bytes, because a byte holds two codes. The lower codes of a step
-    share one scale, and so do its upper codes.
+    A step covers whole runs of `2 * HALF_RUN` inputs, and at most `inputs / 2` bytes, because a byte holds two codes.
+    The lower codes of a step share one scale, and so do its upper codes.
     group: number of inputs that share a scale. inputs: number of inputs of a tile.
     """
     size = HALF_RUN
@@ -29,7 +29,7 @@ def bytes_of_step(group: int, inputs: int) -> int:
 
 
 def inputs_of_step(group: int, most: int) -> int:
-    """Number of inputs that one step of the loop multiplies, in an 8-bit product with groups: all share one scale.
+    """Number of inputs in one step of the loop, for a weight of 8 bits with groups. These inputs share one scale.
 
     The largest power of two, up to `most`, that divides the group.
     """
@@ -71,6 +71,8 @@ def quantized_sums(
     CODES: kind of the codes (`codes.CODE_FACTOR`); empty for 4 bits. FACTOR: factor of the converted codes.
     TERMS: how many codes each number of x has; 0 for float rows. X_GROUP: inputs of x that share a scale.
     GROUP: inputs of the matrix that share a scale; 0 for a whole row of 8-bit codes.
+    HAS_MINIMUMS: whether 4-bit codes have minimums. BYTES, HALF_RUN: bytes of a step, and of half a run, for 4 bits.
+    ROW_TILE, COLUMN_TILE: numbers of rows and features of the tile. INPUT_TILE: inputs of a step, for 8 bits.
     """
     if CODES == "":
         return _int4_sums(
@@ -161,7 +163,7 @@ def _int4_sums(
     ROW_TILE: tl.constexpr,
     COLUMN_TILE: tl.constexpr,
 ):
-    """Codes of 4 bits are multiplied as integers, without rounding."""
+    """`quantized_sums` for 4-bit codes, which become integers of 8 bits or float numbers without rounding."""
     total = tl.zeros([COLUMN_TILE, ROW_TILE], tl.float32)
     within = tl.arange(0, BYTES)
     # Input of the lower code of each byte.

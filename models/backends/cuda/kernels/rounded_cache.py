@@ -1,4 +1,4 @@
-"""Keys and values of 8 bits: the parts that the attention kernels read, and the write to the cache."""
+"""KV caches of 8 bits: the tensors that the attention kernels read, and the kernel that rounds new keys and values."""
 
 from __future__ import annotations
 

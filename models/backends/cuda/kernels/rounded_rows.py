@@ -1,8 +1,8 @@
-"""Rounds rows for products with weights of 8 or 4 bits, which the matrix instructions for 8-bit numbers then add up.
+"""Rounds the rows of products with weights of 8 or 4 bits, so that instructions for 8-bit matrices can compute them.
 
-A group of 128 inputs of a row has one scale. For int8 and 4-bit weights, a number becomes one code of 8 bits, or two
-codes that have 15 bits together. For fp8 weights it becomes an fp8 number; products of these need compute capability
-8.9.
+Each group of 128 inputs in a row has one scale. For int8 and 4-bit weights, a number becomes one code of 8 bits, or two
+codes that have 15 bits together. For fp8 weights it becomes an fp8 number; products of fp8 numbers need compute
+capability 8.9.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def round_rows(x: Tensor, kind: str, terms: int = 1) -> RoundedRows:
             GROUPS=_GROUPS,
             GROUP=GROUP,
             num_warps=4,
-            # Rounding adds a large number to a product. Fused, both would be rounded once.
+            # `round_to_even` adds a large number to a product. If the compiler fused both operations, the product would
+            # not be rounded to float32 first, and some codes would differ from those of the reference.
             enable_fp_fusion=False,
         )
     return RoundedRows(codes, scales)

@@ -105,7 +105,7 @@ _COLUMNS = 2
 _INPUT_TILE = 1024
 """Number of inputs that a program multiplies at once."""
 _RUNS = 16
-"""Number of runs of 64 inputs that a program multiplies at once, for weights of 4 bits."""
+"""Number of runs that a program multiplies at once, for weights of 4 bits. A run has 64 inputs."""
 
 
 @kernel()

@@ -164,7 +164,7 @@ def _threshold_of_row(
 
 @triton.jit
 def _total(logits, vocab, temperature, maximum, lowest, TILE: tl.constexpr):
-    """Sum of the weights of all tokens of a row, int64. `_weights` defines the weight of a token."""
+    """Sum of all token weights in a row, int64. `_weights` defines the weight of a token."""
     total = tl.zeros([], tl.int64)
     for start in range(0, vocab, TILE):
         x = _scaled(logits, start + tl.arange(0, TILE), vocab, temperature)

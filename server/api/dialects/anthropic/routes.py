@@ -189,9 +189,10 @@ class MessageRenderer:
         return {"stop_reason": reason, "stop_sequence": text}
 
     def _in_block(self, kind: str, content: dict[str, Any]) -> bytes:
-        """Bytes of the events that end the open block and begin a block of `kind`.
+        """Bytes of the events that end the open content block and begin another one.
 
         Empty if the open block is of this kind.
+        kind: the `type` of the block. content: the other fields of the new block.
         """
         if self.open_block == kind:
             return b""

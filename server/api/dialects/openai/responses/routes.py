@@ -25,7 +25,7 @@ from server.operations.chatting.chat import ChatDelta, ChatResult, ChatSpec, cha
 
 DEFAULT_LISTED = 20
 MAX_LISTED = 100
-"""Maximum number of items in one page of the list of input items."""
+"""Maximum number of input items in one page."""
 PAGE_BYTES = 1 << 20
 """Maximum bytes of one page, so that a long list does not block the event loop. A page has at least one item."""
 
