@@ -91,7 +91,11 @@ def decoders(shape: str) -> Stage:
                 max_new_tokens=setup.new, do_sample=False, eos_token_id=None, pad_token_id=vocabulary.PAD
             )
             prompts = _prompts(shape, count, setup)
-            call = partial(model().generate_batch, prompts, generation_config=config, persistent_manager=True)
+            more: dict[str, Any] = {"generation_config": config, "persistent_manager": True}
+            if setup.tiny:
+                # The default is most of the free memory. On a CPU, the other programs of the machine need it.
+                more["continuous_batching_config"] = package("transformers").ContinuousBatchingConfig(num_blocks=16)
+            call = partial(model().generate_batch, prompts, **more)
             outputs = call()
             made = sum(len(output.generated_tokens) for output in outputs.values())
             if not made:

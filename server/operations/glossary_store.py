@@ -11,7 +11,7 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,8 +33,11 @@ MAX_GLOSSARIES = 1_000
 """Maximum number of glossaries per API key."""
 MAX_BYTES = 128 << 20
 """Maximum memory of all glossaries. Each API key may use an equal part of it."""
-TERM_BYTES = 256
-"""Bytes of memory for a term and its translation besides their characters: two strings, and an entry in a table."""
+MAX_DICTIONARIES = 100
+"""Maximum number of dictionaries in one glossary."""
+GLOSSARY_BYTES, DICTIONARY_BYTES, TERM_BYTES = 1024, 512, 256
+"""Bytes of memory besides their characters for a glossary, for a dictionary without entries, and for an entry: a term,
+its translation, and their place in a table."""
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _FILE_NAME = re.compile(r"[0-9a-f-]{36}\.json")
 
@@ -73,14 +76,17 @@ def check_entry(term: str, translation: str, number: int, param: str) -> None:
             )
 
 
-def check_entries(entries: Sequence[tuple[str, str]]) -> dict[str, str]:
+def check_entries(entries: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Check the entries of a dictionary, and return a mapping of terms to translations.
+
+    Reads no more entries after the first error.
 
     Raises InvalidRequest, which names the wrong entry, for a term that is empty, too long, repeated, or has a control
     character. Also raises it for no entries, or more than `MAX_STORED_TERMS`.
     """
     found: dict[str, str] = {}
     for number, pair in enumerate(entries, 1):
+        _check_count(number, " or more")
         term, translation = (text.strip() for text in pair)
         check_entry(term, translation, number, "entries")
         if _CONTROL.search(term) or _CONTROL.search(translation):
@@ -90,9 +96,23 @@ def check_entries(entries: Sequence[tuple[str, str]]) -> dict[str, str]:
         found[term] = translation
     if not found:
         raise InvalidRequest("`entries` has no entry", "entries")
-    if len(found) > MAX_STORED_TERMS:
-        raise InvalidRequest(f"`entries` has {len(found):,} entries; the limit is {MAX_STORED_TERMS:,}", "entries")
     return found
+
+
+def merge_entries(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
+    """Add entries to those of a dictionary, and replace equal terms. Both were checked by `check_entries`.
+
+    Raises InvalidRequest for more than `MAX_STORED_TERMS` entries.
+    """
+    found = {**old, **new}
+    _check_count(len(found))
+    return found
+
+
+def _check_count(count: int, more: str = "") -> None:
+    """Raise InvalidRequest for too many entries. more: ` or more` if there may be further ones."""
+    if count > MAX_STORED_TERMS:
+        raise InvalidRequest(f"`entries` has {count:,}{more} entries; the limit is {MAX_STORED_TERMS:,}", "entries")
 
 
 @dataclass
@@ -112,12 +132,13 @@ class StoredGlossary:
 
     @property
     def num_bytes(self) -> int:
-        """Approximate memory of the glossary's terms, in bytes."""
-        return sum(
+        """Approximate memory of the glossary, in bytes."""
+        terms = sum(
             TERM_BYTES + _character_bytes(term) + _character_bytes(translation)
             for entries in self.dictionaries.values()
             for term, translation in entries.items()
         )
+        return GLOSSARY_BYTES + _character_bytes(self.name) + DICTIONARY_BYTES * len(self.dictionaries) + terms
 
     def json(self) -> Iterator[bytes]:
         """Yield the content of the glossary's file in parts: one long library call would hold Python's global lock."""
@@ -187,15 +208,21 @@ class GlossaryStore:
     def save(self, glossary: StoredGlossary) -> StoredGlossary:
         """Store a glossary, and replace an earlier one with the same id. Returns it.
 
-        Raises RequestTooLarge if the glossaries of its owner would need too much memory, and StorageFailed if its file
-        cannot be written.
+        Raises RequestTooLarge if the glossary would have too many dictionaries, or the glossaries of its owner would
+        need too much memory, and StorageFailed if its file cannot be written.
         """
-        size, share = glossary.num_bytes, MAX_BYTES // max(len(self._owners), 1)
         old = self._glossaries.get(glossary.id)
+        count, old_count = len(glossary.dictionaries), len(old.dictionaries) if old else 0
+        if count > max(MAX_DICTIONARIES, old_count):
+            raise RequestTooLarge(f"the glossary would have {count:,} dictionaries; the limit is {MAX_DICTIONARIES:,}")
+        size, share = glossary.num_bytes, MAX_BYTES // max(len(self._owners), 1)
+        old_size = self._sizes[old.id] if old else 0
         held = sum(self._sizes[own.id] for own in self._glossaries.values() if own.owner == glossary.owner)
-        if size > (self._sizes[old.id] if old else 0) and held - (self._sizes[old.id] if old else 0) + size > share:
+        needed = held - old_size + size
+        if size > old_size and needed > share:
             raise RequestTooLarge(
-                f"the glossaries of the API key would need more than {share / 2**20:,.1f} MiB of memory; delete some"
+                f"the glossaries of the API key would need {needed / 2**20:,.1f} MiB of memory; the limit is "
+                f"{share / 2**20:,.1f} MiB; delete some"
             )
         if self._directory is not None:
             with storing("glossaries"):
@@ -239,6 +266,8 @@ class GlossaryStore:
             raise StartError(f"glossaries: cannot use {directory}: {error.strerror}") from None
         for path in files:
             try:
+                if not path.is_file():  # reading a pipe would never end
+                    raise ValueError
                 glossary = _from_file(path.stem, orjson.loads(path.read_bytes()))
             except (OSError, ValueError, KeyError, TypeError, AttributeError, InvalidRequest):
                 raise StartError(f"glossaries: {path} is no glossary of this server") from None
@@ -250,7 +279,7 @@ class GlossaryStore:
 def _from_file(glossary_id: str, value: Any) -> StoredGlossary:
     dictionaries = {
         language_pair(dictionary["source_lang"], dictionary["target_lang"]): check_entries(
-            list(dictionary["entries"].items())
+            dictionary["entries"].items()
         )
         for dictionary in value["dictionaries"]
     }

@@ -9,7 +9,7 @@ import pytest
 
 from server.errors import RequestTooLarge, StorageFailed
 from server.operations import glossary_store
-from server.operations.glossary_store import TERM_BYTES, GlossaryStore, StoredGlossary
+from server.operations.glossary_store import DICTIONARY_BYTES, GLOSSARY_BYTES, TERM_BYTES, GlossaryStore, StoredGlossary
 
 PAIR = ("en", "de")
 
@@ -18,14 +18,15 @@ def entries(count: int) -> dict[str, str]:
     return {f"{number:04}": "abcd" for number in range(count)}
 
 
-def size(count: int) -> int:
-    return count * (TERM_BYTES + 8)
+def size(count: int, glossaries: int = 1) -> int:
+    """Memory of glossaries with names of three characters and one dictionary each. count: number of all terms."""
+    return glossaries * (GLOSSARY_BYTES + 3 + DICTIONARY_BYTES) + count * (TERM_BYTES + 8)
 
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> GlossaryStore:
-    """A store for two API keys, each with room for 100 terms."""
-    monkeypatch.setattr(glossary_store, "MAX_BYTES", 2 * size(100))
+    """A store for two API keys, each with room for 100 terms in two glossaries."""
+    monkeypatch.setattr(glossary_store, "MAX_BYTES", 2 * size(100, glossaries=2))
     store = GlossaryStore()
     store.use_owners({"a": "first", "b": "second"})
     return store
@@ -35,7 +36,7 @@ def test_a_key_cannot_take_the_room_of_another(store: GlossaryStore) -> None:
     store.create("a", "one", {PAIR: entries(60)})
     store.create("a", "two", {PAIR: entries(40)})
     with pytest.raises(RequestTooLarge):
-        store.create("a", "three", {PAIR: entries(1)})
+        store.create("a", "six", {PAIR: entries(1)})
     store.create("b", "one", {PAIR: entries(100)})
 
 

@@ -10,21 +10,26 @@ from server.errors import InvalidRequest
 from server.ipc.client.call import Call
 from server.ipc.wire.descriptions import ModelInfo
 from server.ipc.wire.params import RequiredTerm
+from server.operations.cost import characters_of
 from server.operations.generating import grammar
 from server.operations.generating.generation_options import GenerationOptions
 from server.operations.generating.generation_params import num_beams_of
-from server.operations.glossary_store import check_entry
+from server.operations.glossary_store import MAX_TERM_CHARACTERS, check_entry
 from server.operations.runtime import Runtime
 from server.operations.served_model import ServedModel
-from server.text.languages.glossary import DuplicateTerm, Glossary, spell
+from server.text.languages.glossary import DuplicateTerm, Glossary, normalized, spell
 from server.text.tokens.token_bytes import TokenBytes
 
 MAX_TERMS = 128
 MAX_SENTENCE_TERMS = 16
 MIN_BEAMS = 10
 """Number of beams for a sentence with terms, if the request does not set it. Source: Post and Vilar 2018, section 5."""
+MERGED_TERM_CHARACTERS = 16
+"""Memory of an entry in the merged table of several glossaries, as a number of characters (`CHARACTER_BYTES`)."""
 _TEXTS_AT_ONCE = 64
-"""Number of texts that one task of the thread pool searches for terms."""
+"""Least number of texts that one task of the thread pool searches for terms."""
+_TERMS_PER_TEXT = 64
+"""Terms per text of a task. Indexing 20 to 60 terms takes as long as searching a text of 85 characters."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,15 @@ class SentenceTerms:
 def options_with_terms(options: GenerationOptions, info: ModelInfo, answers: int) -> GenerationOptions:
     """The options with the number of beams for sentences with terms. answers: number of hypotheses to return."""
     return replace(options, num_beams=num_beams_of(options, info, max(MIN_BEAMS, answers)))
+
+
+def glossary_characters(glossary: Mapping[str, str], sentences: int) -> int:
+    """Upper bound of the memory for a glossary in a request, as a number of characters that are tokenized.
+
+    Only the translations of terms that the sentences contain are tokenized, four times each.
+    """
+    most = min(characters_of(glossary.values()), sentences * MAX_SENTENCE_TERMS * MAX_TERM_CHARACTERS)
+    return 4 * most + MERGED_TERM_CHARACTERS * len(glossary)
 
 
 def check_glossary(glossary: Mapping[str, str], options: GenerationOptions, is_stored: bool = False) -> None:
@@ -87,15 +101,18 @@ async def find_terms(
     `MAX_SENTENCE_TERMS` terms, and for a required translation that no tokens of the vocabulary can spell.
     """
     pool = runtime.pools.tokenize
-    try:
-        glossary = await pool.run(lambda: Glossary(entries), call)
-    except DuplicateTerm:
-        raise InvalidRequest("`glossary` has two terms that differ in white space alone", "glossary") from None
+    texts_at_once = max(_TEXTS_AT_ONCE, len(entries) // _TERMS_PER_TEXT)
 
     def search(start: int) -> list[list[str]]:
-        return [glossary.targets_for(text) for text in sentences[start : start + _TEXTS_AT_ONCE]]
+        # An index of 50,000 terms takes up to 55 MB. It ends with the task, so only as many exist as threads, and not
+        # one for each request that waits.
+        glossary = Glossary(entries)
+        return [glossary.targets_for(text) for text in sentences[start : start + texts_at_once]]
 
-    found = await pool.run_pieces([partial(search, at) for at in range(0, len(sentences), _TEXTS_AT_ONCE)], call)
+    try:
+        found = await pool.run_pieces([partial(search, at) for at in range(0, len(sentences), texts_at_once)], call)
+    except DuplicateTerm:
+        raise InvalidRequest("`glossary` has two terms that differ in white space alone", "glossary") from None
     by_sentence = [targets for part in found for targets in part]
     most = max(map(len, by_sentence), default=0)
     if most > MAX_SENTENCE_TERMS:
@@ -110,7 +127,7 @@ async def find_terms(
     spelled = await pool.run_pieces([partial(spell, model.tokenizer, token_bytes, target) for target in needed], call)
     unknown = next((target for target, found in zip(needed, spelled, strict=True) if not found), None)
     if unknown is not None:
-        entry = glossary.targets.index(unknown) + 1
+        entry = next(number for number, text in enumerate(entries.values(), 1) if normalized(text) == unknown)
         raise InvalidRequest(
             f"`glossary` has a translation in entry {entry} that the vocabulary of `{model.name}` cannot spell",
             "glossary",

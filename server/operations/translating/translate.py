@@ -23,7 +23,13 @@ from server.operations.generating.sequence_tries import allowed_trie
 from server.operations.runtime import Runtime
 from server.operations.served_model import ServedModel
 from server.operations.translating import segments
-from server.operations.translating.glossary import SentenceTerms, check_glossary, find_terms, options_with_terms
+from server.operations.translating.glossary import (
+    SentenceTerms,
+    check_glossary,
+    find_terms,
+    glossary_characters,
+    options_with_terms,
+)
 from server.operations.translating.instructed import Formality, longest_frame, segment_tokens, with_frames
 from server.operations.translating.loops import second_attempt, sets_repetitions
 from server.operations.translating.marked_segments import MarkedSegment, fit_attention, locate_tokens, split_markup
@@ -157,7 +163,7 @@ class TranslateSpec:
             mean = -(-(model.tokenizer.token_bound(text) + shown_tags) // count)
             tokens += [min(mean + around, model.max_input_tokens)] * count
         characters = characters_of(self.inputs) + sum(counts) * len(prefix)
-        characters += 4 * characters_of(self.glossary.values())
+        characters += glossary_characters(self.glossary, sum(counts))
         options = self.options
         if self.glossary:
             options = options_with_terms(options, model.info, 1 + self.num_alternatives)

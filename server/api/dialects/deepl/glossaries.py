@@ -5,12 +5,15 @@ Both versions access the same stored glossaries.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from server.api.bodies.json_answer import MEDIA_TYPE
+from server.api.bodies.json_pieces import dump
 from server.api.dialects.deepl.common import ERRORS
 from server.api.dialects.deepl.glossary_bodies import (
     DeeplDictionary,
@@ -27,11 +30,14 @@ from server.api.dialects.deepl.glossary_bodies import (
     DeeplPairs,
     DeeplTsv,
 )
-from server.api.routes.state_route import StateRoute
+from server.api.routes.state_route import StateRoute, StateText
 from server.api.state import State, cache_salt
 from server.errors import InvalidRequest, NotFound
-from server.operations.glossary_store import Pair, StoredGlossary, check_entries, language_pair
+from server.operations.glossary_store import Pair, StoredGlossary, language_pair, merge_entries
 from server.text.languages.offered_languages import offered_languages
+
+LINES_AT_ONCE = 128
+"""Lines of TSV that are rendered together: up to 66 KB."""
 
 
 def _find(state: State, request: Request) -> StoredGlossary:
@@ -93,7 +99,7 @@ def _change(state: State, request: Request, body: DeeplGlossaryChanges) -> dict[
     old = _find(state, request)
     dictionaries = dict(old.dictionaries)
     for pair, entries in _parsed(body.dictionaries or ()).items():
-        dictionaries[pair] = check_entries(list((dictionaries.get(pair, {}) | entries).items()))
+        dictionaries[pair] = merge_entries(dictionaries.get(pair, {}), entries)
     changed = StoredGlossary(old.owner, body.name or old.name, dictionaries, old.id, old.created)
     return _v3(state.runtime.glossaries.save(changed))
 
@@ -131,20 +137,32 @@ def _delete_dictionary(state: State, request: Request, body: None) -> Response:
     return Response(status_code=204)
 
 
-def _tsv(entries: dict[str, str]) -> str:
-    return "\n".join(f"{term}\t{translation}" for term, translation in entries.items())
+def _tsv(entries: dict[str, str]) -> Iterator[str]:
+    """The entries as TSV, in parts. Together they may have 5 MB."""
+    lines = (f"{term}\t{translation}" for term, translation in entries.items())
+    end = ""
+    while batch := list(islice(lines, LINES_AT_ONCE)):
+        yield end + "\n".join(batch)
+        end = "\n"
 
 
-def _entries(state: State, request: Request, body: None) -> Response:
+def _entries(state: State, request: Request, body: None) -> StateText:
     _, entries = _first_dictionary(_find(state, request))
-    return Response(_tsv(entries), media_type="text/tab-separated-values; charset=utf-8")
+    return StateText(map(str.encode, _tsv(entries)), "text/tab-separated-values; charset=utf-8")
 
 
-def _entries_of_pair(state: State, request: Request, body: None) -> dict[str, Any]:
+def _entries_of_pair(state: State, request: Request, body: None) -> StateText:
     glossary = _find(state, request)
-    pair = _pair_of(glossary, request)
-    found = {"source_lang": pair[0], "target_lang": pair[1], "entries": _tsv(glossary.dictionaries[pair])}
-    return {"dictionaries": [found | {"entries_format": "tsv"}]}
+    source, target = pair = _pair_of(glossary, request)
+    # The value of `entries` is one JSON string, of which each part is escaped by itself.
+    return StateText(
+        chain(
+            [b'{"dictionaries":[', dump({"source_lang": source, "target_lang": target})[:-1], b',"entries":"'],
+            (dump(part)[1:-1] for part in _tsv(glossary.dictionaries[pair])),
+            [b'","entries_format":"tsv"}]}'],
+        ),
+        MEDIA_TYPE,
+    )
 
 
 async def _pairs(state: State, request: Request, body: None) -> dict[str, Any]:
@@ -201,9 +219,9 @@ STATE_ROUTES: tuple[StateRoute, ...] = (
         DeeplGlossaryList,
         {"glossaries": [_V2]},
         render=lambda state, request, body: {
-            "glossaries": [
+            "glossaries": (
                 _v2(glossary) for glossary in state.runtime.glossaries.all(cache_salt(request)) if glossary.dictionaries
-            ]
+            )
         },
     ),
     _route(
@@ -247,7 +265,7 @@ STATE_ROUTES: tuple[StateRoute, ...] = (
         DeeplGlossaryInfoList,
         {"glossaries": [_V3]},
         render=lambda state, request, body: {
-            "glossaries": [_v3(glossary) for glossary in state.runtime.glossaries.all(cache_salt(request))]
+            "glossaries": (_v3(glossary) for glossary in state.runtime.glossaries.all(cache_salt(request)))
         },
     ),
     _route(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import re
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
@@ -10,12 +12,16 @@ from pydantic import BaseModel, Field
 from server.api.fields.fields import Body, Language
 from server.api.routes.error_shape import AnswerBody
 from server.errors import InvalidRequest
-from server.operations.glossary_store import Pair, check_entries, language_pair
+from server.operations.glossary_store import MAX_DICTIONARIES, Pair, check_entries, language_pair
 
 _Name = Annotated[str, Field(min_length=1, max_length=1024, description="name of the glossary")]
 _Format = Annotated[Literal["tsv", "csv"], Field(description="tsv or csv")]
 _Entries = Annotated[str, Field(description="lines of a term and its translation")]
-MAX_DICTIONARIES = 100
+MAX_LINE_CHARACTERS = 1024
+"""Maximum length of a line: a term and its translation with quotes, two language codes, and white space."""
+_KNOWN_PAIRS = 1024
+"""Number of language pairs in lines of CSV that are kept, because reading a code takes longer than the other work."""
+_LINE = re.compile(r"[^\r\n]+")
 
 
 class DeeplDictionary(BaseModel):
@@ -30,23 +36,52 @@ class DeeplDictionary(BaseModel):
 
     def parsed(self) -> tuple[Pair, dict[str, str]]:
         """The language pair, and the translations by term. Raises InvalidRequest for a bad language or bad entries."""
-        separator = "\t" if self.entries_format == "tsv" else ","
-        rows = (
-            csv.reader(self.entries.splitlines(), strict=True)
-            if self.entries_format == "csv"
-            else (line.split("\t") for line in self.entries.splitlines())
-        )
-        try:
-            found = [row for row in rows if any(map(str.strip, row))]
-        except csv.Error:
-            raise InvalidRequest("`entries` is not CSV", "entries") from None
-        widths = (2,) if separator == "\t" else (2, 4)  # DeepL's CSV may repeat the languages in each line
-        wrong = next((number for number, row in enumerate(found, 1) if len(row) not in widths), None)
-        if wrong is not None:
-            raise InvalidRequest(f"`entries` has no term and translation in entry {wrong}", "entries")
         pair = language_pair(self.source_lang, self.target_lang)
-        entries = [(row[0], row[1]) for row in found if len(row) == 2 or _is_pair(row[2], row[3], pair)]
-        return pair, check_entries(entries)
+        return pair, check_entries(self._entries_of(pair))
+
+    def _entries_of(self, pair: Pair) -> Iterator[tuple[str, str]]:
+        """Yield (term, translation) of each line that does not name another pair of languages, as DeepL does.
+
+        Lines are read one by one, because entries may have a million lines, and a list of them would take 170 MB.
+        Raises InvalidRequest for a line that has no term and translation, or is too long.
+        """
+        is_tsv = self.entries_format == "tsv"
+        widths = (2,) if is_tsv else (2, 4)  # DeepL's CSV may repeat the languages in each line
+        known: dict[tuple[str, str], bool] = {}
+        number = 0
+        for match in _LINE.finditer(self.entries):
+            line = match[0]
+            if line.isspace():
+                continue
+            if len(line) > MAX_LINE_CHARACTERS:
+                raise InvalidRequest(
+                    f"`entries` has {len(line):,} characters in entry {number + 1}; the limit is "
+                    f"{MAX_LINE_CHARACTERS:,}",
+                    "entries",
+                )
+            row = line.split("\t") if is_tsv else _csv_row(line, number + 1)
+            if not any(map(str.strip, row)):
+                continue
+            number += 1
+            if len(row) not in widths:
+                raise InvalidRequest(f"`entries` has no term and translation in entry {number}", "entries")
+            if len(row) == 4:
+                codes = (row[2], row[3])
+                if len(known) >= _KNOWN_PAIRS:
+                    known.clear()
+                if codes not in known:
+                    known[codes] = _is_pair(*codes, pair)
+                if not known[codes]:
+                    continue
+            yield row[0], row[1]
+
+
+def _csv_row(line: str, number: int) -> list[str]:
+    """The fields of a line of CSV. number: number of the entry. Raises InvalidRequest for a line that is not CSV."""
+    try:
+        return next(csv.reader([line], strict=True))
+    except csv.Error:
+        raise InvalidRequest(f"`entries` is not CSV in entry {number}", "entries") from None
 
 
 def _is_pair(source_lang: str, target_lang: str, pair: Pair) -> bool:
