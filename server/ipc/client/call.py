@@ -184,8 +184,8 @@ class Call:
         The events of a row have the index of the row; the events of an `Encode` have index 0.
 
         Earlier sequences of this call must have ended.
-        Raises ClientGone if the client has disconnected, NotReady if no worker has the model,
-        RequestTooLarge if a sequence can never fit, and Overloaded if the queue is full.
+        Raises ClientGone if the client has disconnected, NotReady if no worker has the model and the call does not wait
+        for one, RequestTooLarge if a sequence can never fit, and Overloaded if the queue is full.
         """
         assert not self._open, "a call runs one message at a time"
         self.check_open()

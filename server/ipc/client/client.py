@@ -99,7 +99,7 @@ class EngineClient:
         return await self._dispatcher.sequences.add(model, trie)
 
     def forget_sequences(self, set_id: int) -> None:
-        """Drop a stored set of allowed sequences, which no request in progress names."""
+        """Drop a stored set of allowed sequences. No request in progress may name the set."""
         self._dispatcher.sequences.forget(set_id)
 
     def preparing(self) -> AbstractContextManager[None]:

@@ -19,7 +19,7 @@ from server.ipc.wire.encode_messages import Encoded
 from server.ipc.wire.generate_messages import Finished, PromptScored, Tokens
 from server.ipc.wire.step_messages import Failed, StepOutput
 
-SequenceEvent = TypeVar("SequenceEvent", PromptScored, Tokens, Encoded, Finished, Failed)
+EventT = TypeVar("EventT", PromptScored, Tokens, Encoded, Finished, Failed)
 TokenCounts = dict[tuple[str, int, float | None], int]
 """Number of sequences by model, number of new tokens, and time of the previous tokens (None for first tokens)."""
 
@@ -120,9 +120,7 @@ class SequenceTable:
         """Subtract all waiting rows or items of a sequence from the queue."""
         self._leave_queue(sequence, sequence.waiting_sequences, sequence.waiting_tokens)
 
-    def _with_sequences(
-        self, worker: WorkerState, events: Iterable[SequenceEvent]
-    ) -> Iterator[tuple[SequenceEvent, OpenSequence]]:
+    def _with_sequences(self, worker: WorkerState, events: Iterable[EventT]) -> Iterator[tuple[EventT, OpenSequence]]:
         """The events whose sequences are open and assigned to the worker, each with its sequence."""
         for event in events:
             sequence = self._of(worker, event.sequence_id)

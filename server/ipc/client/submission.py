@@ -18,7 +18,7 @@ from server.ipc.wire.generate_messages import Generate, GenerateRow
 
 @dataclass(frozen=True)
 class Part:
-    """Some sequences of a message, which are sent as a separate message.
+    """A part of a message: some of its sequences, which are sent as a separate message.
 
     whole: the whole message.
     first: index of the part's first sequence in the whole message.

@@ -59,7 +59,7 @@ def frame_characters(about: LabelledSpansInfo) -> int:
 
 
 def frame_bound(model: ServedModel, about: LabelledSpansInfo, labels: Sequence[str], task: str = "") -> int:
-    """Upper bound of the number of tokens in a frame. task: name of a classification; empty for entities."""
+    """Largest possible number of tokens in a frame. task: name of a classification; empty for entities."""
     texts = (*labels, *about.opening, *about.closing, task)
     return sum(map(model.tokenizer.token_bound, texts)) + (len(labels) + 1) * MAX_ADDED_TOKENS
 
@@ -72,7 +72,7 @@ def words_characters(about: LabelledSpansInfo, texts: Sequence[str]) -> int:
 
 
 def words_bound(model: ServedModel, about: LabelledSpansInfo, text: str) -> int:
-    """Upper bound of the number of tokens in the words of a text."""
+    """Largest possible number of tokens in the words of a text."""
     bound = model.tokenizer.token_bound
     if about.schema is None:
         return bound(text)

@@ -1,4 +1,4 @@
-"""Makes the rows of the message that translates segments, and their answers."""
+"""Rows of a translation: for each segment of the texts, what the engine generates, and the answers that it fills."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from tests.chaos.server import server
 
 STREAM = {"prompt": "Once upon a time", "ignore_eos": True, "stream": True, "temperature": 1.0}
 ALONE_SECONDS = 5.0
+"""Time for which streams run alone, for a comparison with work of many seconds."""
 BUSY = "import time\nwhile time.process_time() < 0.2: pass"
 
 Work = Callable[[], Awaitable[None]]

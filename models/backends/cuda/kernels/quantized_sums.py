@@ -1,4 +1,4 @@
-"""Sums of a matrix product with weights of 8 or 4 bits, for a tile of rows and a tile of output features.
+"""Computes one tile of a matrix product with weights of 8 or 4 bits: sums for some rows and output features.
 
 Rows are float numbers, or codes of 8 bits (`rounded_rows`). For float rows, the codes of the weight are converted to
 float numbers in registers. For rows of codes, matrix instructions for 8-bit numbers multiply the codes of both and add
