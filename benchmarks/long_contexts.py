@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 import random
-import resource
 import statistics
 import subprocess
 import sys
@@ -19,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks import checkpoints
+from benchmarks import checkpoints, memory
 from benchmarks.contestants import LLAMA_LIBRARY, ours
 from benchmarks.contestants.contract import Outcome, Subject
 from benchmarks.contestants.llama_library import COMPUTED_TOKENS, STEP_TOKENS
@@ -82,14 +81,13 @@ def measure_here(name: str, subject: Subject, length: int) -> dict[str, Any]:
     """
     prompt = [random.Random(length).randrange(FIRST_WORD, 20000) for _ in range(length)]
     outcome = (run_ours if name == "ours" else run_llama)(subject, prompt)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {
         "contestant": name,
         "precision": subject.precision,
         "tokens": length,
         "prompt_seconds": outcome.first_seconds[0],
         "decode_ms": statistics.median(outcome.gaps) * 1e3,
-        "peak_bytes": peak,
+        "peak_bytes": memory.peak_bytes(),
     }
 
 

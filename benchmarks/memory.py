@@ -14,6 +14,15 @@ def resident_bytes(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def peak_bytes(pid: int | None = None) -> int:
+    """Largest resident memory that a process has had since it started its program, in bytes. None: this process.
+
+    `getrusage` is no substitute: its value also covers the process from which the program was started.
+    """
+    status = Path(f"/proc/{'self' if pid is None else pid}/status").read_text()
+    return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM:"))
+
+
 def cpu_seconds(pid: int) -> float:
     """Processor time of a process and its threads so far, in seconds.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import compress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -139,23 +140,29 @@ def _quality(summary: Summary) -> dict[str, chart.Points]:
 
 
 def side_by_side(main: Summary, others: Mapping[str, Summary]) -> str:
-    """A table of the rates on several processors, each with its ratio to the best peer.
+    """A table of the rates on several processors, each with its ratio to the best peer. Empty without common rows.
+
+    A page that shares no row with this page has no column; a sentence names it.
 
     main: results of this page. others: results of other processors, by path of their page.
     """
-    columns = {"this page": main, **{f"[{_short(other)}]({path})": other for path, other in others.items()}}
-    head = [f"{name}: {_short(summary)}" if name == "this page" else name for name, summary in columns.items()]
-    rows = [f"| workload | {' | '.join(head)} |", "|---" * (1 + len(columns)) + "|"]
+    columns = {f"this page: {_short(main)}": main}
+    columns |= {f"[{_short(other)}]({path})": other for path, other in others.items()}
+    rows: list[list[str]] = []
     for shape in main.shapes():
         for precision in main.precisions(shape):
             for workload in (name for name in main.workloads(shape) if name in NAMES):
                 cells = [_compared(summary, shape, precision, workload) for summary in columns.values()]
                 if sum(map(bool, cells)) > 1:
-                    rows.append(f"| {NAMES[workload]}, {shape}, {precision} | {' | '.join(cells)} |")
-    if len(rows) == 2:
+                    rows.append([f"{NAMES[workload]}, {shape}, {precision}", *cells])
+    if not rows:
         return ""
-    text = "Rate over HTTP, and its ratio to the best peer on the same machine. The other pages are older."
-    return "\n".join(["## Three processors side by side", "", text, "", *rows])
+    text = "Rate over HTTP, and its ratio to the best peer on the same machine."
+    filled = [any(cells) for cells in zip(*rows, strict=True)]
+    if further := [name for name, has_rows in zip(columns, filled[1:], strict=True) if not has_rows]:
+        text += f" Other workloads: {', '.join(further)}."
+    head, *lines = (f"| {' | '.join(compress(cells, filled))} |" for cells in [["workload", *columns], *rows])
+    return "\n".join(["## Processors side by side", "", text, "", head, "|---" * sum(filled) + "|", *lines])
 
 
 def _short(summary: Summary) -> str:

@@ -19,7 +19,6 @@ import argparse
 import json
 import os
 import random
-import resource
 import subprocess
 import sys
 import time
@@ -28,6 +27,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from benchmarks.memory import children, peak_bytes
 
 RECORDINGS = 16
 PORT = 8391
@@ -150,12 +151,9 @@ def _memory(pid: int) -> float:
     waiting, total = [pid], 0
     while waiting:
         found = waiting.pop()
-        for line in Path(f"/proc/{found}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                total += int(line.split()[1])
-        for task in Path(f"/proc/{found}/task").iterdir():
-            waiting += [int(child) for child in (task / "children").read_text().split()]
-    return total / 1024
+        total += peak_bytes(found)
+        waiting += children(found)
+    return total / 2**20
 
 
 def faster_whisper(directory: Path, folder: Path, precision: str, threads: int) -> tuple[list[str], float, float]:
@@ -188,7 +186,7 @@ def whisper_cpp(file: Path, folder: Path, precision: str, threads: int) -> tuple
 
 
 def _own_memory() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return peak_bytes() / 2**20
 
 
 CONTESTANTS = {"ours": ours, "ctranslate2": faster_whisper, "whisper.cpp": whisper_cpp}

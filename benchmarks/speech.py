@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -28,6 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from benchmarks.memory import peak_bytes
 
 SOURCE_POSITIONS, WINDOW_SECONDS = 1500, 30
 START, ENGLISH, TRANSCRIBE, NO_TIMESTAMPS, END = 50258, 50259, 50359, 50363, 50257
@@ -206,7 +207,7 @@ def measure(run: Run, turns: int, windows: Sequence[int]) -> list[dict[str, floa
             raise RuntimeError(f"{made} tokens instead of {count * NEW_TOKENS}: the times would not compare")
         seconds = statistics.median(_seconds(run, count, NEW_TOKENS) for _ in range(repeats))
         encoder = statistics.median(_seconds(run, count, 1) for _ in range(repeats))
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        memory = peak_bytes() / 2**20
         found = {"windows": count, "seconds": seconds, "encoder_seconds": encoder, "new_tokens": made, "mib": memory}
         results.append(found)
         each = f"{seconds / count:6.2f} s each, of which the encoder {encoder / count:6.2f} s"

@@ -189,7 +189,7 @@ class DraftHead(nn.Module):
             self.head.pack(packer, None)
 
     def _own_logits(self, hidden: Tensor, out: Tensor | None) -> Tensor:
-        """Compute logits of the hidden states of an EAGLE-3 head. Arguments as of `Transformer.logits_into`."""
+        """Compute logits of the hidden states of an EAGLE-3 head. Arguments as for `Transformer.logits_into`."""
         assert self.norm is not None
         logits: Tensor = self.head(self.norm(hidden), self.decoder.tokens.weight, out)
         return logits

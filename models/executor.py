@@ -67,7 +67,7 @@ class Executor:
         like = self._stack.tokens.weight
         found = self._program(like, step, reads_tokens=True, with_logits=request is not None)
         if found is None and request is not None:
-            # A head that cannot be traced (capped logits) runs eagerly after the program of its layers.
+            # A head that cannot be traced runs eagerly after the program of the layers.
             hidden = self.run_tokens(token_ids, positions, step).hidden
             return DecoderOutput(hidden, *self.logits(hidden, request))
         if found is None:

@@ -67,7 +67,8 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "length_penalty": (-100, 100),
 }
 """Smallest and largest allowed value of each numeric setting. A range is the range that requests allow, extended to 0
-where transformers allows 0."""
+where transformers allows 0. Exceptions: requests allow fewer new tokens, more beams, and a `repetition_penalty` below
+1e-3."""
 _MAX_TOKENS, _MAX_WORDS = 1 << 14, 1 << 10
 """Largest allowed number of token ids in a setting, and of entries of `bad_words_ids`."""
 _SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")

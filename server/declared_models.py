@@ -30,6 +30,7 @@ from server.operations.served_model import ServedModel
 from server.settings.entries import MODEL_NAME
 from server.settings.settings import Settings
 from server.text.checkpoint_text import CheckpointText
+from server.text.tokenizers.short_holds import free_later, free_unused
 from weights.errors import WeightsError
 from weights.gguf.choose import is_gguf, model_name, models_in
 from weights.own_adapters import adapter_directory
@@ -206,13 +207,18 @@ def text_parts(
         text = await asyncio.to_thread(load, spec)
         texts.update(dict.fromkeys((spec.name, *spec.adapters), text))
 
-    async def drop(model: DeclaredModel) -> None:
+    def describe_loaded(model: DeclaredModel) -> None:
         found = served(model.name)
         if found is not None:
             model.description = description_of(found)
+
+    async def drop(model: DeclaredModel) -> None:
+        describe_loaded(model)
         for name in model.names:
-            texts.pop(name, None)
+            if name in texts:
+                free_later(texts.pop(name).tokenizer)
         forget(model.name)
+        await asyncio.to_thread(free_unused)
         await asyncio.to_thread(give_back_memory)
 
     async def describe(spec: ModelSpec) -> Description:

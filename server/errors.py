@@ -249,7 +249,7 @@ class Refusal:
 class Overloaded(RequestError):
     """The request would exceed a limit at the moment, and may succeed later.
 
-    state: words for the message that say what has reached the limit, such as `too many requests in progress`.
+    state: words for the message that say what has reached the limit, such as `512 requests are in progress`.
     refusal: the limit; the message names its value and its setting.
     retry_after: seconds after which the client should try again.
     """

@@ -6,7 +6,7 @@ Source: https://prometheus.io/docs/practices/naming/ and the text exposition for
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -50,6 +50,16 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
 
+        def fast_counter(name: str, description: str, *labels: str) -> FastCounter:
+            found = FastCounter(f"triptych_{name}", description, *labels)
+            registry.register(found)
+            return found
+
+        def fast_histogram(name: str, description: str, bounds: Sequence[float], label: str) -> FastHistogram:
+            found = FastHistogram(f"triptych_{name}", description, bounds, label)
+            registry.register(found)
+            return found
+
         def counter(name: str, description: str, labels: Iterable[str] = ()) -> Counter:
             return Counter(f"triptych_{name}", description, tuple(labels), registry=registry)
 
@@ -59,8 +69,8 @@ class Metrics:
         def histogram(name: str, description: str, bounds: Iterable[float], labels: Iterable[str] = ()) -> Histogram:
             return Histogram(f"triptych_{name}", description, tuple(labels), registry=registry, buckets=tuple(bounds))
 
-        self.requests = counter("requests_total", "HTTP requests answered.", ["route", "status"])
-        self.finished = counter("requests_finished_total", "Sequences finished, by reason.", ["model", "reason"])
+        self.requests = fast_counter("requests", "HTTP requests answered.", "route", "status")
+        self.finished = fast_counter("requests_finished", "Sequences finished, by reason.", "model", "reason")
         self.rejected = counter(
             "requests_rejected_total",
             "Requests rejected, by error code; with status 429, by limit.",
@@ -79,25 +89,25 @@ class Metrics:
         self.queue_tokens = gauge("queue_tokens", "Tokens of the sequences waiting for the engine.")
         self.streams_open = gauge("streams_open", "Event streams in progress.")
 
-        self.prompt_tokens = counter("prompt_tokens_total", "Prompt tokens accepted.", ["model"])
-        self.generated_tokens = FastCounter("triptych_generated_tokens", "Tokens generated.", "model")
+        self.prompt_tokens = fast_counter("prompt_tokens", "Prompt tokens accepted.", "model")
+        self.generated_tokens = fast_counter("generated_tokens", "Tokens generated.", "model")
         self.padding_tokens = counter("padding_tokens_total", "Padding tokens computed to fill a batch shape.")
         self.wasted_tokens = counter("wasted_tokens_total", "Tokens computed and then discarded.")
 
-        self.time_to_first_token = histogram(
+        self.time_to_first_token = fast_histogram(
             "time_to_first_token_seconds",
             "Time from the queue of the engine to the first token of a sequence; tokenizing is not in it.",
             _LATENCY_SECONDS,
-            ["model"],
+            "model",
         )
-        self.inter_token = FastHistogram(
-            "triptych_inter_token_seconds", "Time between two tokens of a sequence.", _SHORT_SECONDS, "model"
+        self.inter_token = fast_histogram(
+            "inter_token_seconds", "Time between two tokens of a sequence.", _SHORT_SECONDS, "model"
         )
-        self.request_seconds = histogram(
-            "request_seconds", "Time from the arrival of a request to its last byte.", _REQUEST_SECONDS, ["route"]
+        self.request_seconds = fast_histogram(
+            "request_seconds", "Time from the arrival of a request to its last byte.", _REQUEST_SECONDS, "route"
         )
-        self.queue_seconds = histogram(
-            "queue_seconds", "Time from admission of a sequence to its first step.", _LATENCY_SECONDS, ["model"]
+        self.queue_seconds = fast_histogram(
+            "queue_seconds", "Time from admission of a sequence to its first step.", _LATENCY_SECONDS, "model"
         )
         self.tokenize_seconds = histogram("tokenize_seconds", "Time to tokenize a request.", _SHORT_SECONDS)
 
@@ -160,8 +170,7 @@ class Metrics:
         )
         self.device_memory = gauge("device_memory_bytes", "Memory of the worker's device, by kind.", ["kind"])
         self.build_info = gauge("build_info", "Always 1; the labels hold version and device.", ["version", "device"])
-        for collector in (self.generated_tokens, self.inter_token, self.pools):
-            registry.register(collector)
+        registry.register(self.pools)
 
     def render(self) -> bytes:
         """Return all metrics in Prometheus' text format."""

@@ -32,7 +32,7 @@ RARE_IDS = re.compile(
     r"|mobilebert|convbert|modernbert[-_]decoder|megatron|mpt|mt5|nemotron|nomic|olmo|openai|opt\b|pegasus[-_]x|persimmon|phi\b|phimoe|plbart|rembert"
     r"|roberta-prelayernorm|roformer|seed[-_]oss|smollm3|squeezebert|stablelm|starcoder2|switch_transformers|t5gemma|ul2|umt5|xglm"
     r"|xlm-roberta-xl|lfm2-|lfm2_moe|lfm3|mamba2|qwen3_5-|qwen3_5_moe|qwen3_next"
-    r"|afmoe|bamba|cwm|exaone|hy[-_]v3|internlm3|iquestcoder|jais2|jina_bert|jina_embeddings_v5|lara[-_]mini|llama_bidirec|mellum|minicpm3|modernvbert"
+    r"|afmoe|bamba|cwm|exaone|hy[-_]v3|hyperclovax|internlm3|iquestcoder|jais2|jina_bert|jina_embeddings_v5|lara[-_]mini|llama_bidirec|mellum|minicpm3|modernvbert"
     r"|mvp|ultrabert|vaultgemma|voyage|youtu|olmo_hybrid"
 )
 """Matches the start of a test's parameter that names a rare family."""

@@ -22,6 +22,7 @@ from benchmarks import (
     pairs,
     plan,
     profile,
+    questions,
     report,
     setting_quality,
     speculation,
@@ -392,3 +393,42 @@ def test_results_of_two_processors_never_share_a_page(tmp_path: Path) -> None:
     assert added.entries == [{"workload": "L"}]
     with pytest.raises(ValueError, match=r"results of A, this is B: use --out"):
         Results(path, {"processor": "B"}).read()
+
+
+def test_columns_of_processors_are_those_with_common_rows(tmp_path: Path) -> None:
+    """Each row has as many cells as the header, and values stand below their own processor."""
+    main = _results(tmp_path / "main.json", "this;avx2", {"A": 10.0, "B": 40.0})
+    others = {
+        "first/benchmarks.md": _results(tmp_path / "first.json", "first;avx2", {"L": 5.0}),
+        "second/benchmarks.md": _results(tmp_path / "second.json", "second", {"A": 20.0}),
+        "third/benchmarks.md": _results(tmp_path / "third.json", "third", {"B": 30.0, "C": 7.0}),
+    }
+    page = questions.side_by_side(main, others)
+    assert "Other workloads: [first, 2026-11-29](first/benchmarks.md).\n" in page
+    table = [line for line in page.splitlines() if line.startswith("|")]
+    head, dashes, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+    assert head == [
+        "workload",
+        "this page: this, 2026-11-29",
+        "[second, 2026-11-29](second/benchmarks.md)",
+        "[third, 2026-11-29](third/benchmarks.md)",
+    ]
+    assert dashes == ["---"] * len(head)
+    assert rows == [
+        ["one stream, llama-135m, int8", "10 (2.00)", "20 (2.00)", ""],
+        ["16 streams, llama-135m, int8", "40 (2.00)", "", "30 (2.00)"],
+    ]
+    assert questions.side_by_side(main, {"first/benchmarks.md": others["first/benchmarks.md"]}) == ""
+
+
+def _results(path: Path, processor: str, rates: dict[str, float]) -> Summary:
+    """Results of Triptych over HTTP, by workload, and of a peer that has half of each rate."""
+    entries = [
+        {"shape": "llama-135m", "precision": "int8", "workload": workload, "contestant": name}
+        | {"runs": [{"units": rate / divisor, "seconds": 1.0, "extra": {}}]}
+        for workload, rate in rates.items()
+        for name, divisor in (("http", 1), ("openvino", 2))
+    ]
+    about = {"processor": processor, "date": "2026-11-29"}
+    path.write_text(json.dumps({"about": about, "sections": {}, "entries": entries, "loads": []}))
+    return Summary(path)

@@ -64,14 +64,30 @@ def test_objects_are_not_counted_while_requests_hold_much_memory(monkeypatch: py
 
 def test_a_collection_waits_while_requests_hold_many_objects_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(garbage, "MAX_OBJECTS", 1000)
-    monkeypatch.setattr(garbage, "MAX_ROUNDS", 30)
     held = [[[]] for _ in range(1000)]
     _old_cycle(garbage.MIN_ROUNDS)
     assert not collect_if_due() and not _Cycle.freed
-    for _ in range(20):
-        gc.collect(1)
-    assert collect_if_due() and _Cycle.freed == 1
+    assert not collect_if_due(overdue_checks=garbage.MAX_OVERDUE_CHECKS - 1) and not _Cycle.freed
+    assert collect_if_due(overdue_checks=garbage.MAX_OVERDUE_CHECKS) and _Cycle.freed == 1
     assert len(held) == 1000
+
+
+async def test_a_collection_runs_when_it_has_been_overdue_for_some_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(garbage, "_is_cheap", lambda: False)
+    monkeypatch.setattr(garbage, "MAX_ROUNDS", 30)
+    task = asyncio.create_task(collect_when_cheap())
+    await asyncio.sleep(0)
+    _old_cycle(29)
+    for _ in range(3 * garbage.MAX_OVERDUE_CHECKS):
+        await asyncio.sleep(0)
+    assert not _Cycle.freed
+    gc.collect(1)
+    for _ in range(3 * garbage.MAX_OVERDUE_CHECKS):
+        await asyncio.sleep(0)
+    assert _Cycle.freed == 1
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def test_long_lists_of_numbers_count_as_many_objects(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,7 @@ from models.families import (
     hunyuan_v1_dense,
     hunyuan_v1_moe,
     hy_v3,
+    hyperclovax,
     internlm3,
     iquestcoder,
     jais2,
@@ -303,6 +304,7 @@ _DECODERS = (
     exaone,
     olmo_hybrid,
     lara_mini,
+    hyperclovax,
     clip,
 )
 _ENCODER_DECODERS = (

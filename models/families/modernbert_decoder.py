@@ -36,6 +36,7 @@ _TOKENS = "decoder.embedding.tokens.weight"
 
 def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf)
+    fields.refuse_unless("is_causal", True)
     hidden, vocab = fields.integer("hidden_size", 768), fields.integer("vocab_size", 50368)
     num_layers, heads = fields.integer("num_hidden_layers", 22), fields.integer("num_attention_heads", 12)
     head_dim, bias = head_width(hidden, heads), fields.flag("attention_bias", False)

@@ -37,7 +37,7 @@ class EmbeddingTable(nn.Module):
 
     @property
     def matrix(self) -> QuantizedMatrix | None:
-        """The quantised table from the checkpoint, which takes the place of `weight` until it is packed; else None."""
+        """The quantised table as the checkpoint stores it; None for a float table, and after `share`."""
         weight: object = self.weight
         return weight if isinstance(weight, QuantizedMatrix) else None
 

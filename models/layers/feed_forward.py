@@ -42,7 +42,9 @@ class FeedForward(nn.Module):
         elif self.config.is_clipped:
             inner = self._clipped(self.gate(x), self.up(x))
         elif self.config.gate_scale != 1.0:
-            inner = self.up(x, multiplier=activate(self.gate(x) * self.config.gate_scale, self.activation))
+            gate = self.gate(x)
+            gate = backend(gate).scaled_activation(gate, self.config.gate_scale, self.activation)
+            inner = self.up(x, multiplier=gate)
         else:
             inner = self.up(x, multiplier=self.gate(x, self.activation))
         output: Tensor = self.down(inner)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from models.backends.choice import backend
 from models.backends.linear_weights import DenseWeight, LinearPacker, LinearWeight
 from models.backends.torch.activations import ACTIVATIONS
 from models.config import (
@@ -72,7 +73,7 @@ class LanguageModel(nn.Module):
             assert not isinstance(self.weight, QuantizedMatrix), "a quantised matrix must be packed first"
             weight = DenseWeight(tokens if self.weight is None else self.weight, self.bias)
         logits = _float32_product(weight, hidden, out)
-        return logits if self.cap is None else logits.div_(self.cap).tanh_().mul_(self.cap)
+        return logits if self.cap is None else backend(logits).soft_cap(logits, self.cap)
 
     def pack(self, packer: LinearPacker, tokens: Tensor | QuantizedMatrix | None) -> LinearWeight:
         """Replace the weight by a packed weight that gives float32 logits. Returns the packed weight.

@@ -105,7 +105,8 @@ class Admission:
 
     memory_bytes: limit on the memory of all requests in progress together, and therefore of one request.
     max_requests: maximum number of requests in progress.
-    models: number of loaded models. If there are several, one model may take only a part of both limits.
+    models: number of models and adapters at the start, loaded or declared. If there are several, one of them may take
+        only a part of both limits.
     """
 
     memory_bytes: int = DEFAULT_MEMORY_BYTES
@@ -208,7 +209,7 @@ class Admission:
         exceeded = self.rates.exceeded(key, requests, tokens)
         if exceeded is not None:
             raise Overloaded(
-                f"the API key has used its {exceeded.unit} of this minute",
+                f"the API key has no {exceeded.unit} left",
                 exceeded.limit.refusal(f"{exceeded.most:,} {exceeded.unit} a minute"),
                 max(math.ceil(exceeded.seconds), 1),
             )
@@ -266,15 +267,17 @@ class Admission:
         if self.total.memory_bytes + memory > limit:
             refusal = REQUEST_MEMORY.refusal(_mebibytes(limit))
             lacking = self.total.memory_bytes + memory - limit
-            raise self._overloaded("the requests in progress need all memory for requests", refusal, lacking, param)
+            state = f"the requests in progress may need {_mebibytes(self.total.memory_bytes)} of memory"
+            raise self._overloaded(f"{state}, and this one {_mebibytes(memory)} more", refusal, lacking, param)
         of_model = self._by_model.get(held.model, _Reserved())
         if self.models == 1 or of_model.requests == held.requests:
             return
         share = int(limit * _MODEL_SHARE)
         if of_model.memory_bytes + memory > share:
             refusal = MODEL_MEMORY.refusal(f"{_mebibytes(share)} for each model")
-            state = f'the requests in progress for "{held.model}" need all memory of one model'
-            raise self._overloaded(state, refusal, of_model.memory_bytes + memory - share, param)
+            state = f'the requests for "{held.model}" may need {_mebibytes(of_model.memory_bytes)} of memory'
+            lacking = of_model.memory_bytes + memory - share
+            raise self._overloaded(f"{state}, and this one {_mebibytes(memory)} more", refusal, lacking, param)
         if not held.requests:
             self.check_share(held.model)
 
@@ -322,12 +325,11 @@ class Admission:
                     f"{limit:,.0f}",
                     param,
                 )
-            raise Overloaded(
-                f"the API key has {used:,} {unit} in progress",
-                limit_of_key.refusal(f"{limit:,.0f}"),
-                self._rate.seconds_until(memory),
-            )
+            state = f"the API key has {used:,} {unit} in progress, and this request adds {more:,}"
+            raise Overloaded(state, limit_of_key.refusal(f"{limit:,.0f}"), self._rate.seconds_until(memory))
 
 
 def _mebibytes(size: int) -> str:
-    return f"{size / 2**20:,.0f} MiB"
+    """A size in MiB, with one digit after the point below 10 MiB."""
+    digits = 1 if size < 10 << 20 else 0
+    return f"{size / 2**20:,.{digits}f} MiB"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from server.text.tokens.tokenizer import Tokenizer
 
@@ -54,7 +55,7 @@ class Cost:
     recording_bytes: int = 0
     scored_param: str = ""
 
-    @property
+    @cached_property
     def memory_bytes(self) -> int:
         """Memory that the HTTP process may need for the request, without the temporary memory for tokenizing."""
         return sum(count * each for _, count, each in self.measures())

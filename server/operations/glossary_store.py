@@ -10,7 +10,6 @@ import logging
 import os
 import re
 import secrets
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -38,6 +37,8 @@ MAX_DICTIONARIES = 100
 GLOSSARY_BYTES, DICTIONARY_BYTES, TERM_BYTES = 1024, 512, 256
 """Bytes of memory besides their characters for a glossary, for a dictionary without entries, and for an entry: a term,
 its translation, and their place in a table."""
+_WIDE_TEXT_BYTES = 27
+"""Bytes of memory by which a text that is not ASCII is larger than an ASCII text, besides its characters."""
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _FILE_NAME = re.compile(r"[0-9a-f-]{36}\.json")
 
@@ -151,8 +152,15 @@ class StoredGlossary:
 
 
 def _character_bytes(text: str) -> int:
-    """Memory of a text's characters, in bytes: 1, 2 or 4 for each character, depending on the widest one."""
-    return sys.getsizeof(text) - sys.getsizeof("")
+    """Memory of a text's characters, in bytes: 1, 2 or 4 for each character, depending on the widest one.
+
+    Python also keeps the UTF-8 bytes of a text that is not ASCII, from the first library call that asks for them.
+    """
+    if text.isascii():
+        return len(text)
+    widest = ord(max(text))
+    width = 1 if widest < 1 << 8 else 2 if widest < 1 << 16 else 4
+    return _WIDE_TEXT_BYTES + width * len(text) + len(text.encode(errors="surrogatepass")) + 1
 
 
 def _new_id() -> str:

@@ -19,6 +19,7 @@ from server.errors import (
 )
 from server.ipc.client.call import Call
 from server.ipc.client.client import EngineClient
+from server.ipc.wire.descriptions import ModelInfo
 from server.metrics import Metrics
 from server.near_names import unknown_model
 from server.operations.admission import Admission
@@ -118,6 +119,7 @@ class Runtime:
     pools: Pools = field(default_factory=Pools)
     recordings: Turnstile = field(default_factory=Turnstile)
     admission: Admission = field(default_factory=Admission)
+    _served: dict[str, ServedModel] = field(default_factory=dict)
 
     def close(self) -> None:
         """Stop the threads, and the processes that handle chat templates, grammars, recordings and documents."""
@@ -128,11 +130,18 @@ class Runtime:
         self.document_reader.close()
 
     def loaded(self) -> list[ServedModel]:
-        """All loaded models, in the order of the command line."""
+        """All loaded models, in the order of the command line. A model is the same object as long as it is loaded."""
         infos, names = self.client.models, list(self.texts)
         if self.registry is not None:
             names = [name for model in self.registry.models.values() for name in model.names if name in self.texts]
-        return [ServedModel(infos[name], self.texts[name]) for name in names if name in infos]
+        served = [self._served_model(infos[name], self.texts[name]) for name in names if name in infos]
+        self._served = {model.name: model for model in served}
+        return served
+
+    def _served_model(self, info: ModelInfo, text: CheckpointText) -> ServedModel:
+        """The model of the last call of `loaded` if it has this description and these texts, else a new one."""
+        found = self._served.get(info.name)
+        return found if found is not None and found.info is info and found.text is text else ServedModel(info, text)
 
     async def prepare(self, call: Call, operation: str, spec: object) -> None:
         """Load the models that a request needs on demand, and hold them until its call closes.

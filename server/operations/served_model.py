@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import msgspec
 
@@ -143,6 +144,10 @@ class ServedModel:
 
     def operations(self) -> list[str]:
         """Names of the operations that this model supports, without `tokenize` and `detokenize`."""
+        return list(self._operations)
+
+    @cached_property
+    def _operations(self) -> list[str]:
         names = [name for task in self.tasks for name in _OPERATIONS[task]]
         if self.text.speech is not None and self.text.speech.translates:
             names.append("translate_speech")

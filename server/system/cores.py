@@ -126,10 +126,11 @@ class Cores:
 def cores_of_this_process(
     root: Path = ROOT, membership: Path = MEMBERSHIP, processors: Path = _PROCESSORS, kinds: Path = _KINDS
 ) -> Cores:
-    """The cores of this process.
+    """Find the processor cores that this process may use: its CPU affinity, the fast cores in it, and its CPU quota.
 
-    root, membership: arguments of `cgroups.groups`. processors, kinds: directories in which Linux describes processors,
-    and the kinds of processors of a hybrid machine.
+    root, membership: arguments of `cgroups.groups`.
+    processors: directory of Linux that describes each logical processor.
+    kinds: directory of Linux that lists the fast cores of a hybrid processor.
     """
     processors_of = getattr(os, "sched_getaffinity", lambda pid: range(os.cpu_count() or 1))
     allowed = sorted(processors_of(0))
@@ -154,7 +155,7 @@ def divide_cores(
 
     workers: number of workers.
     threads: threads of each worker; 0 for the usable cores divided by the workers, at least 1.
-    cgroup, processors, kinds: directories in which Linux describes control groups, processors, and kinds of processors.
+    cgroup, processors, kinds: the arguments `root`, `processors` and `kinds` of `cores_of_this_process`.
     """
     if workers == 1:
         return [CoreShare((), threads)]

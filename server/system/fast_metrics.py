@@ -1,4 +1,4 @@
-"""A counter and a histogram without locks, for metrics that change with every token and are written by one thread.
+"""A counter and a histogram without locks, for metrics that change with every request or token and have one writer.
 
 `prometheus_client` takes a lock for each update and tries a histogram's buckets one by one, which costs microseconds
 for each token of each stream. Here an update is an addition; the Prometheus objects are built when `/metrics` is read.
@@ -16,34 +16,38 @@ from prometheus_client.utils import floatToGoString
 
 
 class FastCounterSeries:
-    """The value of a `FastCounter` for one label value."""
+    """The value of a `FastCounter` for one combination of label values."""
 
     def __init__(self) -> None:
         self.value = 0
 
-    def inc(self, amount: int) -> None:
+    def inc(self, amount: int = 1) -> None:
         self.value += amount
 
 
 class FastCounter(Collector):
-    """A counter with one label.
+    """A counter with labels.
 
     name: metric name without the suffix `_total`.
     description: help text of the metric.
-    label: name of the label.
+    labels: names of the labels.
     """
 
-    def __init__(self, name: str, description: str, label: str) -> None:
-        self._name, self._description, self._label = name, description, label
-        self._series: dict[str, FastCounterSeries] = {}
+    def __init__(self, name: str, description: str, *labels: str) -> None:
+        self._name, self._description, self._labels = name, description, labels
+        self._series: dict[tuple[str, ...], FastCounterSeries] = {}
 
-    def labels(self, value: str) -> FastCounterSeries:
-        return self._series.setdefault(value, FastCounterSeries())
+    def labels(self, *values: str) -> FastCounterSeries:
+        """The counter for a combination of label values, in the order of the names."""
+        found = self._series.get(values)
+        if found is None:
+            found = self._series[values] = FastCounterSeries()
+        return found
 
     def collect(self) -> Iterable[Metric]:
-        family = CounterMetricFamily(self._name, self._description, labels=[self._label])
-        for value, series in self._series.items():
-            family.add_metric([value], series.value)
+        family = CounterMetricFamily(self._name, self._description, labels=self._labels)
+        for values, series in self._series.items():
+            family.add_metric(values, series.value)
         yield family
 
 
@@ -79,7 +83,10 @@ class FastHistogram(Collector):
         self._series: dict[str, FastHistogramSeries] = {}
 
     def labels(self, value: str) -> FastHistogramSeries:
-        return self._series.setdefault(value, FastHistogramSeries(self._bounds))
+        found = self._series.get(value)
+        if found is None:
+            found = self._series[value] = FastHistogramSeries(self._bounds)
+        return found
 
     def collect(self) -> Iterable[Metric]:
         family = HistogramMetricFamily(self._name, self._description, labels=[self._label])

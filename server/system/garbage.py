@@ -24,9 +24,14 @@ ITEMS_PER_OBJECT = 64
 MIN_ROUNDS, MAX_ROUNDS = 10, 250
 """Limits for the number of collections of the middle generation since the last full collection.
 
-From `MIN_ROUNDS` on, a full collection is useful; from `MAX_ROUNDS` on, it runs in any case. With Python's default
+From `MIN_ROUNDS` on, a full collection is useful; from `MAX_ROUNDS` on, it is overdue. With Python's default
 thresholds, the middle generation is collected after each 7,000 allocations of objects, minus deallocations. Only
 objects that can be part of a cycle count.
+"""
+MAX_OVERDUE_CHECKS = 15
+"""Number of checks for which an overdue collection waits until it is cheap. Then it runs in any case.
+
+Sixteen requests for thousands of answers make it overdue within a second, and end some seconds later.
 """
 MAX_BLOCKS = 8 * MAX_OBJECTS
 """Number of memory blocks with which a collection counts as expensive, above the smallest number of recent checks.
@@ -45,25 +50,27 @@ async def collect_when_cheap() -> None:
     """Decide when full collections of this process run, until the task is cancelled. Python then decides again."""
     thresholds = gc.get_threshold()
     blocks: deque[int] = deque(maxlen=REMEMBERED_CHECKS)
+    overdue_checks = 0
     gc.set_threshold(*thresholds[:2], _NEVER)
     try:
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             blocks.append(sys.getallocatedblocks())
-            collect_if_due(blocks[-1] - min(blocks))
+            overdue_checks = overdue_checks + 1 if gc.get_count()[2] >= MAX_ROUNDS else 0
+            collect_if_due(blocks[-1] - min(blocks), overdue_checks)
     finally:
         gc.set_threshold(*thresholds)
 
 
-def collect_if_due(added_blocks: int = 0) -> bool:
-    """Run a full collection if it is useful and cheap, or overdue. Returns whether it ran.
+def collect_if_due(added_blocks: int = 0, overdue_checks: int = 0) -> bool:
+    """Run a full collection if it is useful and cheap, or has been overdue for too long. Returns whether it ran.
 
     added_blocks: blocks of memory that the work in progress holds.
+    overdue_checks: number of checks since the collection became overdue.
     """
-    rounds = gc.get_count()[2]
-    if rounds < MIN_ROUNDS:
+    if gc.get_count()[2] < MIN_ROUNDS:
         return False
-    if rounds < MAX_ROUNDS and (added_blocks > MAX_BLOCKS or not _is_cheap()):
+    if overdue_checks < MAX_OVERDUE_CHECKS and (added_blocks > MAX_BLOCKS or not _is_cheap()):
         return False
     gc.collect()
     return True

@@ -10,8 +10,8 @@ The table names the main files. They are in the folders `chats`, `documents`, `l
 | `python_tokenizer`    | base class of the tokenizers below that are written in Python                         |
 | `templates`           | special tokens around a text, for the `tokenizers` library                            |
 | `fast`                | tokenizers run by the `tokenizers` library                                            |
-| `vocabulary_files`    | builds them from `vocab.txt`, or from `vocab.json` and `merges.txt`                    |
-| `sentencepiece_files` | builds them from SentencePiece models (T5, LLaMA, XLM-R, ALBERT, DeBERTa...)          |
+| `vocabulary_files`    | makes `fast` tokenizers from `vocab.txt`, or from `vocab.json` and `merges.txt`        |
+| `sentencepiece_files` | makes `fast` tokenizers from SentencePiece models (T5, LLaMA, XLM-R, ALBERT...)       |
 | `sentencepiece_model` | reads a SentencePiece model file                                                      |
 | `protobuf`            | the part of protocol buffers that SentencePiece files use                             |
 | `marian`              | two SentencePiece models with a separate vocabulary                                   |

@@ -1,10 +1,10 @@
-"""Translated documents that the HTTP process keeps in memory: their links and their limit of bytes."""
+"""Translated documents that the HTTP process keeps in memory: their links, their limit of bytes, and their number."""
 
 from __future__ import annotations
 
 import pytest
 
-from server.api.stored.document_jobs import WORKING_BYTES, DocumentJobs
+from server.api.stored.document_jobs import MAX_JOBS, WORKING_BYTES, DocumentJobs
 from server.errors import NotFound, Overloaded, RequestTooLarge
 
 
@@ -34,3 +34,33 @@ def test_texts_that_are_larger_than_their_file_are_counted() -> None:
         jobs.count_texts(other, 200)
     with pytest.raises(RequestTooLarge, match=r"the texts of `file` have 1,001 bytes; .* the limit is 1,000"):
         jobs.count_texts(job, 1001)
+
+
+def test_the_number_of_documents_of_a_key_is_a_limit_of_its_own() -> None:
+    """More memory would not help, so the refusal does not name the setting for memory."""
+    jobs = DocumentJobs(1 << 40, 60.0)
+    first = jobs.add("owner", "letter.txt", "text/plain", 1)
+    for _ in range(MAX_JOBS - 1):
+        jobs.add("owner", "letter.txt", "text/plain", 1)
+    jobs.add("other", "letter.txt", "text/plain", 1)
+    with pytest.raises(Overloaded) as refused:
+        jobs.add("owner", "letter.txt", "text/plain", 1)
+    assert refused.value.reason == "key_documents"
+    assert refused.value.message == (
+        "256 documents are translated or wait to be fetched (limit 256 for each API key, not a setting); "
+        "try again in 5 s"
+    )
+    jobs.drop(first)
+    jobs.add("owner", "letter.txt", "text/plain", 1)
+
+
+def test_the_memory_for_documents_is_named_if_others_need_it() -> None:
+    jobs = DocumentJobs(1 << 20, 60.0)
+    jobs.add("other", "letter.txt", "text/plain", 100_000)
+    with pytest.raises(Overloaded) as refused:
+        jobs.add("owner", "letter.txt", "text/plain", 100_000)
+    assert refused.value.reason == "documents"
+    assert refused.value.message == (
+        "the other documents need 0.8 MiB of memory, and this one 0.8 MiB (limit 1.0 MiB, --documents-memory); "
+        "try again in 5 s"
+    )

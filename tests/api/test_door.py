@@ -235,6 +235,28 @@ async def test_steps_are_not_interrupted_while_requests_are_refused(
             await asyncio.sleep(0)
 
 
+async def test_one_warning_counts_the_refusals_of_a_period_by_reason(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("server.api.connection.arrivals.LOG_SECONDS", 0.0)
+    bench.become_ready()
+    refuse = partial(Arrivals(bench.state), body=None, start=lambda: None)
+    door = bench.state.door
+    for _ in range(2):
+        door.body_bytes = door.max_body_bytes
+        assert refuse(SCOPE | {"headers": [HOST, (b"content-length", b"1")]}) is not None
+        door.max_requests = 0
+        assert refuse(SCOPE) is not None and refuse(SCOPE) is not None
+        door.max_requests = 512
+        await asyncio.sleep(0.05)
+    warnings = [record.getMessage() for record in caplog.records if record.name == "triptych.door"]
+    assert len(warnings) == 2
+    for warning in warnings:
+        assert warning.startswith(
+            "refused 3 requests within 0 s (body_memory: 1, requests: 2); the first: the bodies of the requests"
+        )
+
+
 async def test_the_protocol_refuses_requests_to_a_full_model(bench: Bench) -> None:
     """The HTTP protocol refuses requests for a model that has its share of the allowed requests in progress.
 
@@ -303,8 +325,8 @@ async def test_pipelined_requests_are_refused_and_answered_in_order(bench: Bench
 async def test_requests_that_arrive_at_once_start_in_turns_and_count_before(bench: Bench) -> None:
     """Many requests arrive in one iteration of the event loop.
 
-    Requests up to the limit of the model are admitted. They start in several iterations but count from their arrival,
-    so the other requests are refused at once.
+    Requests up to the limit of the model are admitted. The first ones start at once and the others in later iterations,
+    but they count from their arrival, so the other requests are refused at once.
     """
     bench.become_ready()
     admission, started, starts = bench.runtime.admission, 0, []
@@ -318,13 +340,14 @@ async def test_requests_that_arrive_at_once_start_in_turns_and_count_before(benc
     scope = SCOPE
     refused = [arrivals(scope, bytearray(b'{"prompt": "a"}'), start) is not None for _ in range(5 * BURST_STARTS)]
     assert refused == [False] * (3 * BURST_STARTS) + [True] * (2 * BURST_STARTS)
-    assert arrivals(scope | {"method": "GET"}, None, start) is None and started == 1, "other methods start at once"
+    assert started == BURST_STARTS
+    assert arrivals(scope | {"method": "GET"}, None, start) is None and started == 1 + BURST_STARTS, "not in turn"
     while started < 1 + 3 * BURST_STARTS:
         starts.append(started - 1)
         await asyncio.sleep(0)
         bench.state.door.requests = 1
-    beside = range(BURST_STARTS, 3 * BURST_STARTS, STARTS_PER_ITERATION)
-    assert starts == [0, *beside], "fewer start in a turn beside requests in progress"
+    beside = range(2 * BURST_STARTS, 3 * BURST_STARTS, STARTS_PER_ITERATION)
+    assert starts == [BURST_STARTS, *beside], "fewer start in a turn beside requests in progress"
     bench.state.door.requests = 0
     await asyncio.sleep(0)
     assert arrivals(scope, bytearray(b'{"prompt": "a"}'), start) is None, "what has started counts no longer here"

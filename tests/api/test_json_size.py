@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
+from server.api.bodies import json_size
 from server.api.bodies.body import MAX_DEPTH, MAX_ERRORS, parse, validate
 from server.api.bodies.json_size import BODY_VALUES, CHAT_VALUES, _outside_strings, check_size
 from server.api.dialects.native.bodies import GenerateBody
@@ -38,7 +39,10 @@ def count(value: Any) -> tuple[int, int, int, int]:
     return commas + max(len(value) - 1, 0), keys + own_keys, containers + 1, strings + own_keys
 
 
-def test_characters_inside_strings_do_not_count() -> None:
+@pytest.mark.parametrize("portion", [2, 3, 7, 64, json_size.PORTION])
+def test_characters_inside_strings_do_not_count(portion: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The size of the portions, which may end within an escape, changes no count."""
+    monkeypatch.setattr(json_size, "PORTION", portion)
     chance = random.Random(0)
     for _ in range(500):
         value = random_value(chance, 4)

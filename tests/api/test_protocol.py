@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from server.api.bodies.sse import DIRECT_CONNECTION, EventStream, EventWriter
-from server.api.connection.protocol import DirectHttpProtocol, LimitedHttpProtocol, choose_protocol
+from server.api.connection.protocol import MAX_JOINED_BYTES, DirectHttpProtocol, LimitedHttpProtocol, choose_protocol
 
 EVENT = b"data: " + b"x" * 4000 + b"\n\n"
 
@@ -95,6 +95,72 @@ async def test_direct_writes_stop_while_the_client_reads_slowly() -> None:
 
     answer = await request(app, read_late)
     assert refused and decode_chunked(answer) == EVENT * 5000
+
+
+class Writes(asyncio.Transport):
+    """Transport that keeps each write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+        self.closed = asyncio.Event()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written.append(bytes(data))
+
+    def is_closing(self) -> bool:
+        return self.closed.is_set()
+
+    def close(self) -> None:
+        self.closed.set()
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+async def writes_of(
+    app: Callable[..., Awaitable[None]], method: bytes = b"GET", version: bytes = b"1.1"
+) -> list[bytes]:
+    """Send one request to `app` and return the writes of the answer."""
+    config = uvicorn.Config(app, http=DirectHttpProtocol, ws="none", lifespan="off", log_config=None)
+    config.load()
+    protocol = DirectHttpProtocol(config=config, server_state=uvicorn.Server(config).server_state, app_state={})
+    transport = Writes()
+    protocol.connection_made(transport)
+    protocol.data_received(b"%b / HTTP/%b\r\nHost: x\r\nConnection: close\r\n\r\n" % (method, version))
+    await transport.closed.wait()
+    protocol.connection_lost(None)
+    return transport.written
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+async def test_head_and_body_of_known_length_are_written_together(version: bytes) -> None:
+    """One write wakes the client once. Heads of large answers, of streams and of `HEAD` are writes of their own."""
+    for size in (0, 5, MAX_JOINED_BYTES, MAX_JOINED_BYTES + 1):
+        *heads, last = await writes_of(PlainTextResponse("x" * size), version=version)
+        head, _, body = b"".join([*heads, last]).partition(b"\r\n\r\n")
+        assert body == b"x" * size and b"content-length: %d\r\n" % size in head + b"\r\n"
+        assert len(heads) == (size > MAX_JOINED_BYTES)
+    (head,) = [written for written in await writes_of(PlainTextResponse("xyz"), b"HEAD", version) if written]
+    assert head.endswith(b"\r\n\r\n") and b"content-length: 3" in head
+
+    async def stream(scope: dict, receive: Callable, send: Callable) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"late", "more_body": False})
+
+    head, *rest = await writes_of(stream, version=version)
+    assert head.endswith(b"\r\n\r\n") and b"late" in b"".join(rest)
+
+
+async def test_a_length_that_the_body_does_not_have_ends_the_connection() -> None:
+    async def app(scope: dict, receive: Callable, send: Callable) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
+        await send({"type": "http.response.body", "body": b"more than five", "more_body": False})
+
+    assert b"more" not in b"".join(await writes_of(app))
 
 
 async def test_a_request_is_freed_without_the_garbage_collector() -> None:

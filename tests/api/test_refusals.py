@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import ast
 import re
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from starlette.datastructures import Headers
 
+from server.api.dialects.openai.audio.realtime import error_fields
 from server.api.dialects.registry import GET_ROUTES, OWNED_ROUTES, ROUTES
+from server.api.entry.door import OVER_CONNECTION_LIMIT, Door
+from server.api.entry.live_sessions import MAX_SESSIONS_PER_KEY, LiveSessions
 from server.api.routes.error_shape import ErrorShape
 from server.errors import InvalidRequest, Overloaded, Refusal
 from server.ipc.client.queue import Queue
@@ -35,8 +40,63 @@ def test_each_dialect_has_the_reason_beside_the_message(shape: ErrorShape) -> No
     assert "reason" not in str(shape.render(InvalidRequest("no"), "r"))
 
 
+def test_the_events_of_a_live_session_have_the_reason() -> None:
+    refused = error_fields(Overloaded("4 apples are held", Refusal("apples", "4", "--max-apples"), 3))
+    assert (refused["type"], refused["code"], refused["reason"]) == ("rate_limit_error", "overloaded", "apples")
+    assert error_fields(InvalidRequest("no")) == {
+        "type": "invalid_request_error",
+        "code": "invalid_request",
+        "message": "no",
+        "param": None,
+    }
+
+
 def test_the_message_of_a_fixed_limit_says_that_it_is_not_a_setting() -> None:
     assert "(limit 5, not a setting)" in Overloaded("x", Refusal("pool_x", "5", ""), 1).message
+
+
+@pytest.mark.parametrize(
+    ("key", "most", "setting"),
+    [
+        (None, MAX_SESSIONS_PER_KEY, "not a setting"),
+        (KeyLimits("team"), MAX_SESSIONS_PER_KEY, "not a setting"),
+        (KeyLimits("team", max_requests=40), MAX_SESSIONS_PER_KEY, "not a setting"),
+        (KeyLimits("team", max_requests=2), 2, "max_requests of the key in --api-key-file"),
+    ],
+    ids=str,
+)
+def test_a_live_session_is_refused_with_a_setting_only_if_it_helps(
+    key: KeyLimits | None, most: int, setting: str
+) -> None:
+    sessions = LiveSessions()
+    with ExitStack() as opened:
+        for _ in range(most):
+            opened.enter_context(sessions.open(key, lambda: None))
+        with pytest.raises(Overloaded) as refused, sessions.open(key, lambda: None):
+            pass
+    assert refused.value.reason == "live_sessions"
+    assert f"{most} live connections are open (limit {most}, {setting})" in refused.value.message
+
+
+def test_a_refused_connection_names_the_limit_of_open_files_too() -> None:
+    """A larger `--max-connections` has no effect if the process may open no more files."""
+    with pytest.raises(Overloaded, match=r"\(limit 7, --max-connections, .* ulimit -n ") as refused:
+        Door(2, 100, 50).check({OVER_CONNECTION_LIMIT: 7}, Headers({}))
+    assert refused.value.reason == "connections"
+
+
+def test_a_refusal_says_what_is_used_and_what_the_request_adds() -> None:
+    """Both numbers are needed: a request may be refused although less than the limit is used."""
+    queue = Queue(8, 400)
+    queue.enter(2, 306)
+    with pytest.raises(Overloaded, match=r"306 tokens wait in the queue, and this request adds 102 \(limit 400, "):
+        queue.enter(1, 102)
+    with pytest.raises(Overloaded, match=r"2 sequences wait in the queue, and this request adds 7 \(limit 8, "):
+        queue.enter(7, 10)
+    door = Door(8, 100, 50)
+    door.enter({}, Headers({"content-length": "90"}))
+    with pytest.raises(Overloaded, match=r"in progress have 90 bytes, and this one 11 \(limit 100 bytes, "):
+        door.enter({}, Headers({"content-length": "11"}))
 
 
 def test_every_reason_is_used_once() -> None:

@@ -47,6 +47,8 @@ EARLIER = (
         "/token_classify (stride",
     ),
     ("log-probabilities of 64 prompts", "0.86 s, 788 MB", 25, "/generate (log-probabilities"),
+    ("one text of 2 MB for `/translate`", "event loop 420 ms", 25, "/translate (one text"),
+    ("1,000 texts of 120 sentences for `/translate`", "event loop 117 ms", 25, "/translate (1,000 texts"),
     ("1,280 connections at once: goodput", "0.73 of peak", 7, "goodput of 1280 at once"),
     ("1,280 connections at once: slowest refusal", "1.7 s", 7, "slowest refusal of 1280 at once"),
     ("long prompt, 512 texts and a new schema beside 16 streams", "3.9 times alone", 8, "p99 gap with a new schema"),

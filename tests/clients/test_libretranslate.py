@@ -68,6 +68,14 @@ def test_a_list_alternatives_and_detection(server: ClientServer) -> None:
     assert translate(server, q=ENGLISH) == {"translatedText": FRENCH}
 
 
+def test_a_text_in_a_language_that_is_only_read_is_copied(server: ClientServer) -> None:
+    """The server has no model that translates to English, but an English text needs none."""
+    assert translate(server, q=ENGLISH, source="auto", target="en")["translatedText"] == ENGLISH
+    assert translate(server, q=["12:30", "😀"], source="auto", target="en")["translatedText"] == ["12:30", "😀"]
+    refused = post(server, q=FRENCH, source="auto", target="en")
+    assert refused.status_code == 400 and "no loaded model translates to `target`" in refused.json()["error"]
+
+
 def test_html_keeps_its_tags(server: ClientServer) -> None:
     document = '<p class="a">We like the <b>red</b> house.</p><p>The garden is small.</p>'
     answer = translate(server, q=document, format="html")

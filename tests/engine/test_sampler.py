@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -180,21 +181,21 @@ def chi_square(rows: list[SamplerRow], logits: torch.Tensor, expected: torch.Ten
 @pytest.mark.parametrize(
     "row",
     [
-        (1.0, 0, 1.0, 0.0, 1.0),
-        (0.7, 12, 1.0, 0.0, 1.0),
-        (1.3, 0, 0.8, 0.0, 1.0),
-        (1.0, 15, 0.9, 0.05, 1.0),
-        (1.0, 0, 1.0, 0.0, 0.8),
-        (1.2, 15, 1.0, 0.02, 0.9),
+        {"temperature": 1.0},
+        {"temperature": 0.7, "top_k": 12},
+        {"temperature": 1.3, "top_p": 0.8},
+        {"temperature": 1.0, "top_k": 15, "top_p": 0.9, "min_p": 0.05},
+        {"temperature": 1.0, "typical_p": 0.8},
+        {"temperature": 1.2, "top_k": 15, "min_p": 0.02, "typical_p": 0.9},
     ],
 )
 def test_frequencies_follow_the_distribution(along, row):
     logits = torch.randn(20, generator=torch.Generator().manual_seed(4))
-    temperature = row[0]
-    kept = oracle(logits, SamplerRow(*row))
+    temperature = row["temperature"]
+    kept = oracle(logits, SamplerRow(**row))
     expected = (logits / temperature).masked_fill(~kept, -torch.inf).softmax(-1)
     counters = [(i, 3) if along == "seed" else (3, i) for i in range(40_000)]
-    rows = [SamplerRow(*row, seed=seed, position=position) for seed, position in counters]
+    rows = [SamplerRow(**row, seed=seed, position=position) for seed, position in counters]
     # 45 is above the 99.9th percentile of the chi-square distribution with 19 degrees of freedom.
     assert chi_square(rows, logits, expected) < 45
     # Negative control: the same draws do not fit a slightly hotter distribution.
@@ -220,10 +221,7 @@ def test_neighbouring_seeds_give_different_numbers():
 def test_a_row_draws_the_same_token_in_any_batch():
     generator = torch.Generator().manual_seed(5)
     logits = torch.randn(len(SETTINGS), VOCAB, generator=generator)
-    rows = [
-        SamplerRow(row.temperature, row.top_k, row.top_p, row.min_p, row.typical_p, seed=i, position=i)
-        for i, row in enumerate(SETTINGS)
-    ]
+    rows = [replace(row, seed=i, position=i) for i, row in enumerate(SETTINGS)]
     together = sample(logits, rows).tolist()
     alone = [int(sample(logits[i : i + 1], [row])[0]) for i, row in enumerate(rows)]
     order = torch.randperm(len(rows), generator=generator).tolist()
@@ -235,7 +233,6 @@ def test_a_row_draws_the_same_token_in_any_batch():
 def test_sampling_does_not_change_the_logits():
     logits = torch.randn(4, 40)
     before = logits.clone()
-    sample(
-        logits, [SamplerRow(), SamplerRow(1.0, 5, 0.5, 0.1), SamplerRow(0.3, 0, 0.5), SamplerRow(1.0, typical_p=0.4)]
-    )
+    filtered = SamplerRow(1.0, top_k=5, top_p=0.5, min_p=0.1)
+    sample(logits, [SamplerRow(), filtered, SamplerRow(0.3, top_p=0.5), SamplerRow(1.0, typical_p=0.4)])
     assert torch.equal(logits, before)

@@ -88,6 +88,15 @@ def test_all_settings_in_one_batch():
     )
 
 
+def test_candidates_of_raw_logits_are_asked_for_only_if_they_are_used():
+    plain, changed, reported = (group_with_tokens(0, SETTINGS[name]) for name in ("plain", "bad words", "reported"))
+    assert plain.beams is not None and plain.beams.num_candidates == 2 * BEAMS
+    assert selection.logits_request([plain]) == LogitsRequest(2 * BEAMS, True)
+    assert selection.logits_request([plain, changed]) == LogitsRequest(2 * BEAMS, True)
+    assert selection.logits_request([changed]) == LogitsRequest(1, True)
+    assert selection.logits_request([changed, reported]) == LogitsRequest(3, True)
+
+
 @pytest.mark.parametrize("name", ["repetition", "renormalized repetition", "forced end"])
 def test_logits_in_place_of_log_probabilities_are_noticed(monkeypatch, name):
     """Negative control: if processors that need log-probabilities get logits, the candidates differ."""

@@ -178,7 +178,10 @@ DECODERS = {
             layer_types=["linear_attention", "full_attention", "linear_attention"],
         ),
     ),
-    "falcon_h1": ("FalconH1ForCausalLM", transformers.FalconH1Config(**_HYBRID, **_MAMBA, mamba_d_ssm=32)),
+    "falcon_h1": (
+        "FalconH1ForCausalLM",
+        transformers.FalconH1Config(**_HYBRID, **_MAMBA, mamba_d_ssm=32, mlp_multipliers=[0.9, 0.6]),
+    ),
     "nemotron_h": (
         "NemotronHForCausalLM",
         transformers.NemotronHConfig(

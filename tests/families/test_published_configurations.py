@@ -28,9 +28,10 @@ from weights.stored import StoredTensor
 pytestmark = pytest.mark.rare_family
 FILE = Path(__file__).parents[1] / "published" / "configurations.json"
 ENTRIES: dict[str, dict[str, Any]] = {
-    entry["path"].removesuffix("/config.json").removesuffix("/config").rpartition("/")[2]: entry["config"]
+    [folder for folder in Path(entry["path"]).parent.parts if folder != "config"][-1]: entry["config"]
     for entry in json.loads(FILE.read_text(encoding="utf-8"))
 }
+"""The settings of each file, by the name of its folder, or of the folder around one that is named `config`."""
 REFUSED = {
     "MiniCPM3-4B": "its architecture MiniCPM3ForCausalLM is that of 'minicpm3'",
     "MiniCPM4": "nearest served family is granite",
@@ -87,6 +88,7 @@ def test_the_corpus_says_where_each_file_is_from() -> None:
         )
     assert {config["model_type"] for name, config in ENTRIES.items() if name in SERVED} >= {
         *("llama", "mistral", "qwen2", "qwen2_5_vl", "qwen3", "qwen3_5", "gemma3", "gemma4", "gpt_bigcode"),
+        "hyperclovax",
     }
 
 

@@ -19,7 +19,7 @@ from server.engine.loading.speculation import find_drafts
 from server.errors import MAX_MESSAGE
 from server.ipc.wire.descriptions import ModelSpec, Speculation
 from tests.hostile import gguf_cases, head_cases, prediction_cases, rounded_cases
-from tests.hostile.base import write_checkpoint
+from tests.hostile.base import change_json, write_checkpoint
 from tests.hostile.cases import CASES, SLOW, write_case
 from tests.hostile.measure import read
 from tests.hostile.weight_cases import Case
@@ -40,6 +40,14 @@ def _refused(message: str) -> None:
 def test_a_hostile_file_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "checkpoint")
     _refused(read(*write_case(ALL[name], tmp_path / "checkpoint")))
+
+
+def test_unknown_settings_of_an_added_token_are_not_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The `tokenizers` library prints the names of settings that it does not know, with control characters."""
+    write_checkpoint(tmp_path)
+    token = {"content": "<x>", "special": True, "\x1b[2J": 1}
+    change_json(tmp_path, "tokenizer_config.json", lambda content: content | {"added_tokens_decoder": {"260": token}})
+    assert read(tmp_path) == "" and capfd.readouterr() == ("", "")
 
 
 def test_the_checkpoints_load_without_their_damage(tmp_path: Path) -> None:

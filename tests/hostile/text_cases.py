@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.hostile import gguf_cases
 from tests.hostile.base import CONFIG, change_json, tokenizer, write_json
+from tests.hostile.pieces import pieces
 from tests.hostile.weight_cases import Case
 
 _SPEECH = {"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"], "is_encoder_decoder": True}
@@ -80,7 +81,39 @@ def _texts_of_gguf(directory: Path) -> Path:
     return path
 
 
+def _marian(vocabulary: dict[str, Any], **files: Any) -> Case:
+    """Return a case with a tokenizer of Marian. vocabulary: content of `vocab.json`. files: further JSON files."""
+
+    def apply(directory: Path) -> None:
+        (directory / "tokenizer.json").unlink()
+        write_json(directory, "tokenizer_config.json", {"tokenizer_class": "MarianTokenizer"})
+        write_json(directory, "vocab.json", vocabulary)
+        for name, content in files.items():
+            write_json(directory, f"{name}.json", content)
+        for name in ("source.spm", "target.spm"):
+            (directory / name).write_bytes(pieces(["<unk>", "a"]))
+
+    return apply
+
+
+def _prefix(content: dict[str, Any]) -> None:
+    """A merge from whose second part the library cuts more bytes than it has, and panics."""
+    content["model"].update(continuing_subword_prefix="###", merges=[["a", "b"]])
+
+
+_IDS = {"<unk>": 0, "</s>": 1, "<pad>": 2, "a": 3}
+
 TEXTS: dict[str, Case] = {
+    "Marian, id 4e9": _marian({**_IDS, "b": 4 * 10**9}),
+    "Marian, id 1e30": _marian({**_IDS, "b": 10**30}),
+    "Marian, id -1": _marian({**_IDS, "b": -1}),
+    "Marian, ids that are not integers": _marian({**_IDS, "a": 1.5}),
+    "Marian, ids NaN": _marian({**_IDS, "a": float("nan")}),
+    "Marian, id of an added token 1e12": _marian(_IDS, added_tokens={"<x>": 10**12}),
+    "id of an added token -5": lambda directory: write_json(
+        directory, "tokenizer_config.json", {"added_tokens_decoder": {"-5": {"content": "x"}}}
+    ),
+    "merge that is shorter than the prefix": tokenizer(_prefix),
     "speech, decoder_layers 1e9": _speech(decoder_layers=10**9),
     "speech, decoder_layers 10,000 of 10,000 heads": _speech(decoder_layers=10_000, decoder_attention_heads=10_000),
     "speech, decoder_attention_heads is a text": _speech(decoder_attention_heads="x"),

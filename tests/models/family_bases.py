@@ -173,8 +173,10 @@ NEWEST = tuple(
         ("hunyuan_v1_moe", "HunYuanMoEV1", {}),
         ("hy_v3", "HYV3", {"num_key_value_heads": 2}),
         ("afmoe", "Afmoe", {}),
+        ("hyperclovax", "HyperCLOVAX", {"num_key_value_heads": 2}),
     )
 )
+"""The families to which a new decoder is added: `model_type`, start of the class names, settings besides `LLAMA`."""
 ALL_DECODERS = (*DECODERS, *RECENT, BIGCODE, XGLM, *FURTHER, *NEWEST)
 BASES = {
     base["model_type"]: base

@@ -7,6 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/adding-an-operation.md").read_text()
+INTRODUCTION = PAGE.partition("\n## ")[0]
 PLACES = re.findall(r"^\| (\d) \| (.*?) \| `(.*?)` \|$", PAGE, re.MULTILINE)
 
 
@@ -21,7 +22,7 @@ def test_each_place_has_what_the_page_says():
 
 def test_further_places_exist_and_are_all():
     """The page names every macro and function of the kernels that lists operations, and the files that have it."""
-    found = re.findall(r"^\| (`[^|]*?`): `([#\w]+)` \| ", PAGE, re.MULTILINE)
+    found = re.findall(r"^\| (`[^|]*?`): `([#\w]+)` \| ", INTRODUCTION, re.MULTILINE)
     assert {name for _, name in found} == {"#include", "is_valid", "IS_MATRIX_PRODUCT", "ISA_CHANGES"}
     kernels = ROOT / "models/backends/cpu/kernels"
     for files, name in found:
@@ -30,6 +31,18 @@ def test_further_places_exist_and_are_all():
         assert all(re.search(pattern, (kernels / file).read_text()) for file in named), name
         if name == "ISA_CHANGES":
             assert named == {path.name for path in kernels.glob("*.cpp") if re.search(pattern, path.read_text())}
+    others = re.findall(r"^\| `(models/[\w/.]+)` \| ", INTRODUCTION, re.MULTILINE)
+    assert others and all((ROOT / path).is_file() for path in others)
+
+
+def test_the_places_of_an_activation_function_are_all():
+    """The page lists every source file of the models that mentions an example, the activation `relu_squared`."""
+    section = PAGE.partition("## An activation function\n")[2].partition("\n## ")[0]
+    named = dict(re.findall(r"^\| `(models/[\w/.]+)`: `([\w ]+)` \| ", section, re.MULTILINE))
+    assert all(text in (ROOT / path).read_text() for path, text in named.items())
+    sources = [path for path in (ROOT / "models").rglob("*") if path.suffix in (".py", ".h", ".cpp")]
+    naming = {path for path in sources if re.search(r"\brelu_squared\b", path.read_text(), re.IGNORECASE)}
+    assert {str(path.relative_to(ROOT)) for path in naming} == named.keys()
 
 
 def test_there_are_no_other_places():

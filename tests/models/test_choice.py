@@ -111,7 +111,7 @@ def test_top_k_uses_the_compiled_kernels_if_available():
 DRAWS = {"torch": TORCH.draw} | ({"cpu": CPU.draw} if cpu_ops.available() else {})
 draws = pytest.mark.parametrize("draw", DRAWS.values(), ids=list(DRAWS))
 FILTERS = [
-    Filters(temperature, top_k, top_p, min_p, typical_p)
+    Filters(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, typical_p=typical_p)
     for temperature, top_k, top_p, min_p, typical_p in itertools.product(
         [0.3, 1.0, 2.5], [0, 1, 5, 64, 65, 400, 10_000], [1.0, 0.95, 0.5, 1e-9], [0.0, 0.02, 0.5], [1.0, 0.9, 0.2]
     )
@@ -167,6 +167,6 @@ def test_a_row_draws_the_same_token_alone_and_in_a_batch(draw):
 
 @draws
 def test_rows_without_a_possible_token(draw):
-    rows = [Filters(1.0), Filters(1.0, 5, 0.5, 0.1), Filters(1.0, typical_p=0.5)]
+    rows = [Filters(1.0), Filters(1.0, top_k=5, top_p=0.5, min_p=0.1), Filters(1.0, typical_p=0.5)]
     tokens = draw(torch.full((3, 300), -torch.inf), rows, np.array([0.5, 0.5, 0.5])).tokens
     assert ((tokens >= 0) & (tokens < 300)).all()

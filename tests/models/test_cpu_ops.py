@@ -102,6 +102,37 @@ def test_xielu(dtype, width):
 
 @needs_kernels
 @pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("width", [1, 31, 32, 100])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_scaled_activation(dtype, width, activation):
+    x = (torch.randn(40, width) * 3).to(dtype)
+    found = backend(x).scaled_activation(x, 0.7, activation)
+    close(found, TORCH.scaled_activation(x, 0.7, activation))
+    for start, end in ((0, 1), (5, 6), (3, 10), (39, 40)):
+        assert torch.equal(backend(x[start:end]).scaled_activation(x[start:end], 0.7, activation), found[start:end])
+    x[4, -1] = torch.nan
+    found = backend(x).scaled_activation(x, 0.7, activation)
+    assert found.isfinite().all(1).tolist() == [row != 4 for row in range(40)]
+
+
+@needs_kernels
+@pytest.mark.parametrize("width", [1, 31, 32, 100, 40_000])
+@pytest.mark.parametrize("cap", [0.5, 30.0])
+def test_soft_cap(width, cap):
+    x = torch.randn(9, width) * cap
+    x[1, 0], x[2, 0], x[3, 0] = 0, torch.inf, -torch.inf
+    exact = cap * torch.tanh(x.double() / cap)
+    found = backend(x).soft_cap(x.clone(), cap)
+    close(found, TORCH.soft_cap(x.clone(), cap))
+    torch.testing.assert_close(found.double(), exact, atol=3e-7 * cap, rtol=0)
+    for start, end in ((0, 1), (5, 6), (2, 7), (8, 9)):
+        assert torch.equal(backend(x).soft_cap(x[start:end].clone(), cap), found[start:end])
+    x[4, -1] = torch.nan
+    assert backend(x).soft_cap(x, cap).isfinite().all(1).tolist() == [row != 4 for row in range(9)]
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize(("heads", "head_dim", "dim"), [(1, 2, 2), (3, 16, 16), (4, 20, 12), (9, 64, 64)])
 def test_rotate(dtype, interleaved, heads, head_dim, dim):

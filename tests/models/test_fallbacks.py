@@ -20,6 +20,7 @@ from models.backends.cpu.programs.symbol import NotTraceable
 from models.backends.cpu.programs.trace import Trace
 from models.backends.logits import LogitsRequest
 from models.checkpoint.loader import load_model
+from models.layers.heads import LanguageModel
 from tests.engine.tiny_checkpoints import DECODERS, ENCODERS, SEQ2SEQ
 from tests.parity.paged import Rows, encoder_batch
 from weights.demo.train.training import HOME
@@ -198,8 +199,23 @@ def test_an_error_while_tracing_is_no_fallback(saved, monkeypatch, error):
     assert model.eager_parts == ()
 
 
+@torch.inference_mode()
+def test_a_head_that_cannot_be_traced_runs_eagerly_after_the_program_of_the_layers(saved, monkeypatch):
+    forward = LanguageModel.forward
+    results = []
+    for is_planted in (False, True):
+        if is_planted:
+            monkeypatch.setattr(LanguageModel, "forward", lambda *arguments: forward(*arguments).neg_().neg_())
+        model = loaded(saved, "llama")
+        rows = Rows(model)
+        rows.feed(dict(enumerate(TEXTS)))
+        results.append(rows.decode({0: [9], 1: [10]}, None, LogitsRequest(2)).logits.clone())
+    assert torch.equal(*results)
+    assert model.execution.startswith("eager: output head of the decoder (neg_") and len(model.eager_parts) == 1
+    assert model._executors[model.decoder].has_programs
+
+
 REASONS = {
-    "gemma2": "output head of the decoder (div_ in",
     "llama4": "layers of the decoder (a product of tensors in MixtureOfExperts._mix_weighted_inputs)",
     "deepseek-v3": "layers of the decoder (",
     "longt5": "layers of the encoder (attention over full sequences in ",

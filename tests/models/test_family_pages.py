@@ -52,6 +52,9 @@ def test_the_list_for_new_families_names_existing_files() -> None:
         ("REFUSED", "tests/parity/test_native.py"),
         ("test_wrong_setting_without_a_tensor_is_detected", "tests/parity/test_native.py"),
         ("WRITERS", "tests/text/conftest.py"),
+        ("NEWEST", "tests/models/family_bases.py"),
+        ("PUBLISHED", "tests/models/test_published_code.py"),
+        ("PublishedCode", "models/families/shared/published_code.py"),
     ):
         assert symbol in page and symbol in (ROOT / file).read_text()
     assert "docs/adding-a-family.md" in (ROOT / "CONTRIBUTING.md").read_text()

@@ -231,8 +231,10 @@ def test_exaone(tmp_path, shape):
         ("LlamaModel", transformers.LlamaConfig(**_WIDE, rope_parameters=_LLAMA3, is_causal=False)),
         ("Qwen3Model", transformers.Qwen3Config(**_WIDE, head_dim=12, is_causal=False)),
         ("MistralModel", transformers.MistralConfig(**_WIDE, sliding_window=None, is_causal=False)),
+        ("Phi3Model", transformers.Phi3Config(**_WIDE, is_causal=False)),
+        ("Qwen3MoeModel", transformers.Qwen3MoeConfig(**_WIDE, **_EXPERTS, norm_topk_prob=True, is_causal=False)),
     ],
-    ids=["llama-embed", "qwen3", "llama"],
+    ids=["llama-embed", "qwen3", "llama", "phi3", "qwen3_moe"],
 )
 def test_a_decoder_that_reads_both_ways_is_an_encoder(tmp_path, architecture, config):
     write_model(tmp_path, config, architecture)

@@ -86,6 +86,7 @@ def test_norm_slots_are_applied_in_order(slots):
         ("gelu_tanh", "gelu_fast"),
         ("gelu_quick", "quick_gelu"),
         ("silu", "silu"),
+        ("sigmoid", "sigmoid"),
         ("tanh", "tanh"),
     ],
 )

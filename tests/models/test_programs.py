@@ -39,8 +39,6 @@ NOT_TRACED = {
 """Test models that cannot run as a program, by kind of step.
 
 They have latent attention, experts with weighted inputs or a capacity, sparse attention, or global vectors."""
-LOGITS_NOT_TRACED = {"gemma2"}
-"""Test models with capped logits, which a program cannot compute."""
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
@@ -103,10 +101,10 @@ def test_logits(saved, name, case):
             assert torch.equal(logits, expected) and torch.equal(top_k.ids, output.top_k.ids)
             memory.add(logits.data_ptr())
     assert len(memory) == 1
-    has_layers, has_head = name not in NOT_TRACED["paged"], name not in LOGITS_NOT_TRACED | NOT_TRACED["paged"]
-    expected = {(False, True): has_head, (True, True): has_head}
-    if not has_head:
-        expected |= {(False, False): has_layers, (True, False): has_layers}
+    is_traced = name not in NOT_TRACED["paged"]
+    expected = {(False, True): is_traced, (True, True): is_traced}
+    if not is_traced:
+        expected |= {(False, False): False, (True, False): False}
     assert has_programs(model, model.decoder, "paged") == expected
 
 

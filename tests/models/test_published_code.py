@@ -23,6 +23,7 @@ PUBLISHED = {
     "afmoe": ("arcee-ai/Trinity-Mini", "afmoe", "Afmoe"),
     "hunyuan_v1_moe": ("tencent/Hunyuan-A13B-Instruct", "hunyuan", "HunYuan"),
     "exaone": ("LGAI-EXAONE/EXAONE-3.5-2.4B-Instruct", "exaone", "Exaone"),
+    "hyperclovax": ("naver-hyperclovax/HyperCLOVAX-SEED-Think-14B", "hyperclovax", "HyperCLOVAX"),
     "phimoe": ("microsoft/Phi-3.5-MoE-instruct", "phimoe", "PhiMoE"),
 }
 

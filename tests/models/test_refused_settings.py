@@ -160,6 +160,8 @@ REFUSED = [
     ("afmoe", "attention_bias", True),
     ("afmoe", "score_func", "softmax"),
     ("afmoe", "route_norm", False),
+    ("hyperclovax", "logits_scaling", -0.5),
+    ("hyperclovax", "use_post_norm", 1),
     ("bamba", "attn_layer_indices", "all"),
     ("bamba", "mamba_d_head", 16),
     ("bamba", "hidden_act", "relu"),

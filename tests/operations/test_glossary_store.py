@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import orjson
@@ -71,8 +72,20 @@ def test_a_glossary_whose_file_cannot_be_removed_stays(tmp_path: Path) -> None:
     assert store.all("") == [made] and list(tmp_path.iterdir()) == [file]
 
 
-@pytest.mark.parametrize(("letter", "width"), [("a", 1), ("Ж", 2), ("語", 2), ("\U00020000", 4)])
+@pytest.mark.parametrize(
+    ("letter", "width"), [("a", 1), ("é", 1 + 2), ("Ж", 2 + 2), ("語", 2 + 3), ("\U00020000", 4 + 4)]
+)
 def test_terms_count_by_the_bytes_of_their_characters(letter: str, width: int) -> None:
-    """Python stores a text with 1, 2 or 4 bytes per character, whatever its widest character needs."""
+    """Python stores a text with 1, 2 or 4 bytes per character, whatever its widest character needs, and UTF-8."""
     few, many = (StoredGlossary("first", "g", {PAIR: {letter * count: letter * count}}).num_bytes for count in (10, 60))
     assert many - few == 2 * 50 * width
+
+
+@pytest.mark.parametrize("text", ["plain", "caf\u00e9", "\u0416" * 3, "a\u8a9e", "b\U00020000" * 20, "\u00ff" * 64])
+def test_bytes_that_python_keeps_later_are_counted(text: str) -> None:
+    fresh = "".join(list(text))
+    counted = glossary_store._character_bytes(fresh)
+    orjson.dumps(fresh)  # Python keeps the UTF-8 bytes, which this call asks for
+    needed = sys.getsizeof(fresh) - sys.getsizeof("")
+    assert needed <= counted <= needed + 4
+    assert glossary_store._character_bytes(fresh) == counted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -97,3 +98,23 @@ def test_text_is_released_in_order_for_any_order_of_arrival(tmp_path) -> None:
                 assert piece.segment >= last
                 last, joined = piece.segment, joined + piece.text
         assert joined == joined_text.text(0) == "> Ab cd. Ef? Gh! Ij."
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("- The dog.\n- The cat.", ["", "The dog.", "", "The cat."]),
+        ("  * The dog", ["", "", "The dog"]),
+        ("1. The dog.\n2. The cat.", ["", "The dog.", "", "The cat."]),
+        ("3. Mai ist Montag.", ["3. Mai ist Montag."]),
+        ("a) The dog\n(2) The cat", ["", "The dog", "", "The cat"]),
+        ("> - [x] The dog. The cat.", ["", "The dog.", "The cat."]),
+        ("## The dog", ["", "The dog"]),
+        ("The dog - a cat.", ["The dog - a cat."]),
+        ("-5 dogs", ["-5 dogs"]),
+    ],
+)
+def test_markers_of_lists_and_headings_are_not_translated(text: str, expected: list[str]) -> None:
+    found = split(text, "fr", bool)
+    assert [part.text for part in found] == expected
+    assert "".join(part.text + part.separator for part in found) == text

@@ -1,4 +1,8 @@
-"""Tiny configurations of decoder families, at least two per family. `test_decoders` adds more families."""
+"""Tiny configurations of decoder families, at least two per family.
+
+`MORE_CASES` also contains the cases of `recent_decoder_cases`, `further_decoder_cases` and `newer_decoder_cases`.
+`test_decoders` adds GPT-2, LLaMA, Mistral, Qwen2 and the hybrid families.
+"""
 
 from __future__ import annotations
 

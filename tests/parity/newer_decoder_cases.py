@@ -1,4 +1,4 @@
-"""Tiny configurations of decoder families of 2025 and 2026, two per family."""
+"""Tiny configurations of decoder families of 2025 and 2026, two per family. New families are added here."""
 
 from __future__ import annotations
 
@@ -310,6 +310,26 @@ NEWER_CASES = {
         moe_intermediate_size=20,
         sliding_window=7,
         layer_types=_MIXED,
+        tie_word_embeddings=True,
+        rope_parameters=_LLAMA3,
+    ),
+    "hyperclovax": case(
+        "HyperCLOVAX",
+        WIDE_WITH_TOKENS,
+        num_key_value_heads=2,
+        head_dim=12,
+        attention_multiplier=0.2,
+        residual_multiplier=0.6,
+        embedding_multiplier=8.0,
+        logits_scaling=0.5,
+    ),
+    "hyperclovax-no-output-norms-biases-tied": case(
+        "HyperCLOVAX",
+        WIDE_WITH_TOKENS,
+        use_post_norm=False,
+        residual_multiplier=0.3,
+        attention_bias=True,
+        mlp_bias=True,
         tie_word_embeddings=True,
         rope_parameters=_LLAMA3,
     ),

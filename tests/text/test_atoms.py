@@ -100,6 +100,15 @@ def test_an_atom_is_never_inside_a_word() -> None:
                 assert re.sub(r" ?\0 ?", " ", text).split() == translation.split(), found
 
 
+@pytest.mark.parametrize(
+    "note", ['<a href="#n1">1</a>', '<a href="#n1">[2]</a>', "<sup>3</sup>", "<sup><a>4</a></sup>"]
+)
+def test_the_mark_of_a_note_stays_behind_its_word(note: str) -> None:
+    assert rendered(f"<p>We like the red house.{note}</p>", FRENCH, RED) == f"<p>{FRENCH}{note}</p>"
+    found = rendered(f"<p>We like the red house{note} .</p>", FRENCH, RED)
+    assert found.count(note) == 1 and f" {note}" not in found
+
+
 def test_two_atoms_keep_the_space_between_them() -> None:
     for between in (" ", "", "\n", "  "):
         pair = f"{ICON}{between}<img>"
@@ -133,6 +142,13 @@ def test_protected_parts_contain_character_references(document: str, translation
     )
 
 
+def test_atoms_of_a_list_keep_their_order() -> None:
+    """The model swaps the attention of two neighbours."""
+    document, options = "Red {a}, {b} and {c} house.", MarkupOptions("text", protection=Protection(patterns=True))
+    found = rendered(document, "Maison rouge, et rouge.", {"Maison": "and", "rouge": ",", "et": "Red"}, options)
+    assert found.index("{a}") < found.index("{b}") < found.index("{c}")
+
+
 def test_many_atoms_are_joined_in_linear_time() -> None:
     document = "<p>" + "<img> " * 19_000 + "We like the red house.</p>"
     assert rendered(document, FRENCH, RED) == document.replace("We like the red house.", FRENCH)
@@ -145,6 +161,10 @@ def test_many_atoms_are_joined_in_linear_time() -> None:
         ("The house is small, {x}.", "La maison est petite, petite.", "La maison est petite, petite {x}."),
         ("The house is small, {x}.", "La maison est petite, petite", "La maison est petite, {x} petite"),
         ("We like ({x} the house).", "Nous aimons la maison.", "Nous aimons {x} la maison."),
+        # The model leaves out the mark that the placeholder touches, at an end of the sentence.
+        ("{x}: the house is small.", "La maison est petite.", "{x} La maison est petite."),
+        ("The house is:{x}", "La maison est", "La maison est {x}"),
+        ("{x}: the house is small.", ": la maison est petite.", "{x}: la maison est petite."),
     ],
 )
 def test_an_atom_beside_a_mark_is_never_glued_to_a_word(document: str, translation: str, expected: str) -> None:

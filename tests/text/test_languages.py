@@ -278,3 +278,7 @@ def test_pairs_through_a_pivot_language() -> None:
         language.code: (language.targets, language.direct) for language in offered_languages(checkpoints, "auto")
     }
     assert offered["de"] == (("en", "fr", "pt"), ("en",))
+
+
+def test_codes_of_libretranslate() -> None:
+    assert parse_language("zt") == Language("zh", "Hant") and parse_language("pb") == Language("pt", region="BR")

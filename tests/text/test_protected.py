@@ -33,7 +33,17 @@ me.you+tag@mail.example.org
 %-5.2f %+d %zu %.*f %<name>s %(count)03d %% {0:N2} {0,10:C} {a_b-c} {user['name']} {{{raw}}} {{/if}} [[name]]
 <br/> <b> </b> <name> &nbsp; &#39; \\n __NAME__ :name :user_id :smile: $VAR $t(key) @me.server 192.168.0.1
 tel:+41441234567 %1 %L2 %n %v %+v %q %20 %#@files@ %1$#@files@ :+1: :flag-us: :100: @string/app_name @{{x}} {$name}
-C:\\Users\\me\\a.txt /usr/local/bin ./run.sh ~/.bashrc ../a/b src/main.py file.tar.gz README.md Node.js
+%2$05.1f %-10s %'d %1$-10.3s %hhd %llu %5$*1$d %C %Y-%m-%d %H:%M #{user.name} #{@a.b} {items?.name} {x.y()} {fn(x)}
+{count,plural,one{#}other{#s}} $t(common:button.save) $tc(key) @:message.key @:{'message.key'} @.lower:a.b
+$user->name $user->save() $_GET['x'] {#if} {/if} {:else} [user_name] ##NAME## @@NAME@@ @VERSION@ <<name>> {{a:{b}}}
+HTTPS://EXAMPLE.COM/A Http://Example.com WWW.EXAMPLE.COM ssh://git@host/x.git s3://bucket/key http://[::1]:8000/x
+https://en.wikipedia.org/wiki/Foo_(bar) https://example.com/a_(b)_(c)?q=[x]#f https://例え.jp/パス https://a.org/wiki/北京
+git@github.com:owner/repo.git first.last+tag@sub.example.co.uk O'Neil@example.com example.com example.com/path?x=1
+bit.ly/abc 192.168.1.0/24 192.168.0.1:8080 550e8400-e29b-41d4-a716-446655440000 ``a`b`` ```a``b``` #1stPlace #2024Goals
+@user-name @angular/core 1️⃣2️⃣ 🔟 🇫🇷🇩🇪 👨‍👩‍👧‍👦 👩🏽‍💻 🏴󠁧󠁢󠁳󠁣󠁴󠁿 ❤️‍🔥 🫠 • ‣ † ※ ℹ️ \ue001 \\\\server\\share
+\\u00e9 foo() foo.bar() MAX_SIZE max_new_tokens
+--no-cache --name=value C:\\Users\\me\\a.txt
+/usr/local/bin ./run.sh ~/.bashrc ../a/b src/main.py file.tar.gz README.md Node.js
 """
 KEPT_WITH_SPACES = [
     "{count, plural, one {# item} other {# items}}",
@@ -52,6 +62,19 @@ KEPT_WITH_SPACES = [
     "<?php echo $x ?>",
     '<a href="x y">',
     "{%- if x -%}",
+    "{ name }",
+    "{ 0 }",
+    "{ count , plural , one {x} other {y} }",
+    "{user.count, plural, =0 {none} one {{name} and # other} other {#}}",
+    "{n, number, ::currency/EUR .00}",
+    '$t(key, {"count": 3})',
+    "{{ 'key' | translate: {n: 1} }}",
+    "{# a comment #}",
+    "{x + 1}",
+    "{#if x}",
+    "``a `nested` b``",
+    "C:\\Program Files\\x.txt",
+    "C:\\Program Files (x86)\\My App\\x",
 ]
 PLAIN = [
     "100% sure and 5% discount of 50%",
@@ -65,7 +88,54 @@ PLAIN = [
     "Prices (net) [1] *bold* _it_ «Oui» … — 5 × 6 = 30",
     "l'été d'aujourd’hui 50% de réduction, 5 %",
     "日本語（テスト）「はい」。",
+    "amig@s, niñ@s, Lehrer_innen, jede_r",
+    "半額50%OFF、100%天然、男/女/其他、时间:下午",
+    "20% off; 100% d'accord; 5 % der Leute",
+    "No --dijo Juan-- y se fue. Yes--no.",
+    "He came (or not). The end () of it {a, b}.",
+    "Dr. no. u.s. e.g./i.e. w/o/else a.b.c",
 ]
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("您好%s，欢迎", ["%s"]),
+        ("共%d个文件，第%2$05.1f页", ["%d", "%2$05.1f"]),
+        ("%1$sさん、%@さん", ["%1$s", "%@"]),
+        ("총 %d개 항목, %s님", ["%d", "%s"]),
+        ("ราคา%dบาท", ["%d"]),
+        ("%(n)d件の%lld件", ["%(n)d", "%lld"]),
+        ("共{n}个，{{count}}件", ["{n}", "{{count}}"]),
+        ("访问https://example.com查看详情。", ["https://example.com"]),
+        ("请看https://zh.wikipedia.org/wiki/北京。", ["https://zh.wikipedia.org/wiki/北京"]),
+        (
+            "见（https://example.com/a）和「https://example.com/b」。",
+            ["https://example.com/a", "https://example.com/b"],
+        ),
+        ("https://example.com에서 확인, www.example.comを見て", ["https://example.com", "www.example.com"]),
+        ("联系me@example.com即可", ["me@example.com"]),
+        ("me@example.com으로 보내세요", ["me@example.com"]),
+        ("打开file.txt文件，编辑/etc/hosts文件", ["file.txt", "/etc/hosts"]),
+        ("地址192.168.0.1可用", ["192.168.0.1"]),
+        ("名字__NAME__的，变量$name的值", ["__NAME__", "$name"]),
+        ("#话题# 很好 @user你好", ["#话题#", "@user"]),
+        ("价格✓完成👍🏽好，3️⃣步", ["✓", "👍🏽", "3️⃣"]),
+        ("شاهد https://example.com/a، ثم", ["https://example.com/a"]),
+        ("देखें https://example.com/a।", ["https://example.com/a"]),
+        ("Siehe „https://example.com/a“.", ["https://example.com/a"]),
+        ("[https://example.com/a] **https://example.com/b**", ["https://example.com/a", "https://example.com/b"]),
+        ("file%s and v%d", ["%s", "%d"]),
+    ],
+)
+def test_a_part_that_touches_letters(text: str, parts: list[str]) -> None:
+    """Languages that put no space beside a placeholder or an address: Chinese, Japanese, Korean, Thai."""
+    assert [text[start:end] for start, end in KNOWN.spans(text)] == parts
+
+
+def test_terms_in_scripts_without_spaces() -> None:
+    found = [t[a:b] for t in ("使用Acme的产品", "产品很好") for a, b in Protection(terms=("Acme", "产品")).spans(t)]
+    assert found == ["Acme", "产品", "产品"]
 
 
 def test_links_of_markdown_are_elements_of_plain_text() -> None:
@@ -126,6 +196,24 @@ def test_terms_are_found_as_whole_words() -> None:
         "\\(a(",
         "{!!",
         "[a](/b",
+        "--a-",
+        "a_b_c",
+        "[a_",
+        "{a(",
+        "$a->",
+        "@a/",
+        "##A",
+        "C:\\a ",
+        "http://a/例",
+        "a.com/",
+        "-0000",
+        "```",
+        "{{a{",
+        "a.a()",
+        "12345678-1234-",
+        "中a@",
+        "%Y-",
+        "{ ",
     ],
 )
 def test_the_time_is_linear_in_the_text(unit: str) -> None:
@@ -149,7 +237,7 @@ def rendered(
 
     options = MarkupOptions("text", protection=KNOWN, split_at_newlines=lines)
     found = []
-    for part in sentences(text, options, split_text, bool):
+    for part in sentences(text, options, split_text, bool, frozenset({"the", "she", "it"}).__contains__):
         if isinstance(part, str):
             found.append(part)
             continue
@@ -183,10 +271,34 @@ def rendered(
         ("One {x}.\nTwo {y}.\n\nThree.", "ONE {x}.\nTWO {y}.\n\nTHREE."),
         ("{a}: 😀", "{a}: 😀"),
         ("Hi {{ user.name }}.", "HI {{ user.name }}."),
+        ("I am here 😀 The dog runs.", "I AM HERE 😀 THE DOG RUNS."),
+        ("Soft cotton • Made in Italy", "SOFT COTTON • MADE IN ITALY"),
     ],
 )
 def test_parts_keep_their_place_and_their_white_space(text: str, expected: str) -> None:
     assert rendered(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("I am here 😀 The dog runs.", ["I am here", "The dog runs."]),
+        ("I am here 😀✅ She runs 🎉 It is red", ["I am here", "She runs", "It is red"]),
+        ("soft cotton • machine washable • made in Italy", ["soft cotton", "machine washable", "made in Italy"]),
+        ("I like the 🐕 dog and 🐈 Paul's cat.", ["I like the  dog and  Paul's cat."]),
+        ("I ❤️ The Beatles.", ["I  The Beatles."]),
+        ("The house | my garden", ["The house", "my garden"]),
+        ("Click → The menu opens.", ["Click", "The menu opens."]),
+        ("See {x} The end.", ["See  The end."]),
+    ],
+)
+def test_symbols_between_sentences_end_the_first_one(text: str, expected: list[str]) -> None:
+    options = MarkupOptions("text", protection=KNOWN)
+    frequent = frozenset({"the", "she", "it"})
+    found = sentences(text, options, lambda part: [(part.strip(), "")], bool, frequent.__contains__)
+    assert [" ".join(part.text.split()) for part in found if not isinstance(part, str)] == [
+        " ".join(part.split()) for part in expected
+    ]
 
 
 def test_parts_follow_the_words_around_them() -> None:

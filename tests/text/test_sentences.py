@@ -128,6 +128,63 @@ def test_abbreviations_of_quantities_and_chinese_speech(stated: bool):
     assert len(_ABBREVIATIONS) >= 27 and total > 220 and missed <= (3 if stated else 14), (missed, total)
 
 
+def _abbreviation_texts() -> list[tuple[str, str]]:
+    """(language, text with one sentence) for each abbreviation, before a capital letter and before a number."""
+    found = []
+    for line in Path(__file__).with_name("abbreviation_lists.txt").read_text(encoding="utf-8").splitlines():
+        if line.startswith("#"):
+            continue
+        language, frame, abbreviations = line.split("|")
+        before, after = frame.split("{}")
+        for abbreviation in abbreviations.split():
+            found.append((language, f"{before}{abbreviation}{after}"))
+            found.append((language, f"{before}{abbreviation} 5 {after.split(' ', 2)[2]}"))
+    return found
+
+
+@pytest.mark.parametrize("stated", [True, False])
+def test_no_sentence_ends_after_an_abbreviation(stated: bool):
+    texts = _abbreviation_texts()
+    cut = [pair for pair in texts if len(split_sentences(pair[1], pair[0] if stated else None)) > 1]
+    assert len(texts) > 5000 and not cut
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("de", "Das steht im Kap. Die anderen fehlen."),
+        ("ru", "Я сказал им. Она ушла."),
+        ("it", "Lavora alla Fiat S.p.A. Il capo è buono."),
+        ("en", "He has a Ph.D. She has none."),
+        ("en", "It is 5 km. Walk."),
+        ("en", "Watch the tv. Sleep."),
+        ("sv", "Han kom i okt. Hon kom i maj."),
+        ("cs", "Strč prst skrz krk. Potom spi."),
+        ("hr", "Pada na trg. Kiša je jaka."),
+    ],
+)
+def test_a_sentence_may_end_after_a_word_like_an_abbreviation(language: str, text: str):
+    assert len(split_sentences(text, language)) == 2
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("de", "Der Verein e. V. Hamburg und die S. P. D. Berlin kamen."),
+        ("en", "She is a Ph.D. Candidate and M.D. Jones is not."),
+        ("it", "La Rossi S.p.A. Milano è grande."),
+        ("tr", "Koç Holding A.Ş. Yönetimi toplandı."),
+        ("el", "Η εταιρεία Α.Ε. Αθηνών είναι μεγάλη."),
+        ("uk", "Т. зв. Експерти помилилися."),
+        ("ar", "جاء د. أحمد وأ.د. محمد وم. علي."),
+        ("id", "Saham PT. Maju Tbk. Jakarta naik."),
+        ("", "ए. पी. जे. अब्दुल कलाम महान थे।"),
+    ],
+)
+def test_abbreviations_of_several_parts(language: str, text: str):
+    assert len(split_sentences(text, language or None)) == 1
+
+
 def test_there_are_cases_of_twenty_languages():
     assert len(_CASES) == 20
     assert sum(len(paragraph) for paragraphs in _CASES.values() for paragraph in paragraphs) > 300

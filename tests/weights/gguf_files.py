@@ -121,7 +121,9 @@ def write_gguf(
         if "act_fn" in name:  # numbers of an activation, which are metadata
             alpha.setdefault(f"xielu.{name.rpartition('.')[2]}", []).append(tensor.item())
             continue
-        mapped = name if name.startswith("blk.") else names.get_name(_older_name(name), (".weight", ".bias"))
+        # Models without a head have no prefix, which the package expects in some families.
+        found = (names.get_name(prefix + _older_name(name), (".weight", ".bias")) for prefix in ("", "model."))
+        mapped = name if name.startswith("blk.") else next(filter(None, found), None)
         if mapped is None or (mapped == "output.weight" and hf.get("tie_word_embeddings", kind == "gpt2")):
             assert mapped is not None or name.startswith("pooler."), f"no name for {name}"
             continue

@@ -131,7 +131,7 @@ def _columns(metadata: AttentionMetadata) -> tuple[NDArray[np.int32], int]:
 def _decode_columns(metadata: AttentionMetadata) -> NDArray[np.int32]:
     """The array that `_columns` returns, for paged keys and one query per row.
 
-    Such a step has few numbers, so Python lists are faster than NumPy arrays.
+    Such a step has few integers, so Python lists are faster than NumPy arrays.
     """
     ends, count, window, chunk = metadata.key_lens, len(metadata.key_lens), metadata.window, metadata.chunk
     starts = [0] * count if window is None else [max(end - window, 0) for end in ends]

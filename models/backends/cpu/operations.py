@@ -19,13 +19,13 @@ from torch import Tensor
 from models.backends.attention_metadata import AttentionMetadata
 from models.backends.cpu import library
 from models.backends.cpu.attention_view import CpuAttentionView
-from models.backends.cpu.library import DTYPE_CODES, OPERATIONS, ROUTER_SCORE_CODES
+from models.backends.cpu.library import ACTIVATION_CODES, DTYPE_CODES, OPERATIONS, ROUTER_SCORE_CODES
 from models.backends.cpu.programs.trace import SymbolicTensor
 from models.backends.operands import RotaryAngles, XieluShape
 from models.backends.rounded_slots import CacheSide, RoundedSlots
 from models.backends.torch.attention import TorchAttention
 from models.backends.torch.operations import TorchOperations
-from models.config import RouterConfig
+from models.config import Activation, RouterConfig
 
 _NUMBERS = frozenset((int, float, bool, NoneType))
 """Types of field values that are not tensors."""
@@ -140,7 +140,7 @@ def has_dense_rows(x: Tensor) -> bool:
 
 
 class CpuOperations(TorchOperations):
-    """Norms, sums of table rows, expert routing, rotary embedding and cache writes, by compiled kernels."""
+    """Norms, sums of table rows, expert routing, activations, rotation and cache writes, by compiled kernels."""
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return _norm("rms_norm", x, weight, None, eps)
@@ -262,6 +262,19 @@ class CpuOperations(TorchOperations):
         out = x.new_empty((rows, width))
         run("xielu", x.dtype, x, x=x, out=out, rows=rows, width=width, **shape._asdict())
         return out
+
+    def scaled_activation(self, x: Tensor, scale: float, activation: Activation) -> Tensor:
+        x = x.contiguous()
+        rows, width = x.shape
+        out = x.new_empty((rows, width))
+        code = ACTIVATION_CODES[activation]
+        run("scaled_activation", x.dtype, x, x=x, out=out, rows=rows, width=width, scale=scale, activation=code)
+        return out
+
+    def soft_cap(self, x: Tensor, cap: float) -> Tensor:
+        x = x.contiguous()
+        run("soft_cap", x.dtype, x, x=x, out=x, rows=x.shape[0], width=x.shape[1], cap=cap)
+        return x
 
     def rotate(self, x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
         tokens, heads, head_dim = x.shape

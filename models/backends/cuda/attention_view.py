@@ -25,8 +25,9 @@ INTERPRETED_PROCESSORS = 4
 class CudaAttentionView:
     """Attention metadata of a step as the Triton kernels read it.
 
-    All layers with the same attention pattern share one view. With `fixed_order.enabled`, tile attention computes
-    all steps: its bits depend on the position of a query alone, and those of decode attention are others.
+    All layers with the same attention pattern share one view. With `fixed_order.enabled`, tile attention also
+    computes decode steps, because tile attention and decode attention give different bits. A query then gets the same
+    bits in a prefill and in a decode step.
 
     decode: the rows for decode attention, if each row has one query and the keys are in a paged cache; else None.
     tiles: the rows for tile attention; None if `decode` is set.

@@ -27,7 +27,7 @@ class CudaDenseWeight:
 
     weight: [out, in], contiguous. bias: [out] or None.
     out_dtype: dtype of the products: the dtype of the weight, or float32.
-    fixed_order: whether the bits of a row are the same for every number of rows.
+    fixed_order: whether a row of a product has the same bits for every number of rows.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, out_dtype: torch.dtype, fixed_order: bool = False) -> None:

@@ -19,7 +19,7 @@ class ExpertProduct(NamedTuple):
 
     matrix: weights or codes, [experts, columns, in]. bias: [experts, columns] or None.
     padding: number of zeros to append to each row of the input.
-    rounding: rounding of the rows of a quantised matrix; the number of rows is that of one expert, on average. None for
+    rounding: whether and how the input rows are rounded, which depends on the mean number of rows per expert. None for
         a float matrix.
     """
 
@@ -29,7 +29,7 @@ class ExpertProduct(NamedTuple):
     rounding: RowRounding | None = None
 
     def multiply(self, x: Tensor, tiles: ExpertTiles, settings: EpilogueSettings) -> Tensor:
-        """Multiply pairs. Arguments and result as for `expert_linear`."""
+        """Multiply (token, expert) pairs by these weights. Arguments and result as for `expert_linear`."""
         x = F.pad(x, (0, self.padding)) if self.padding else x.contiguous()
         if self.rounding is None:
             return expert_linear(x, self.matrix, self.bias, tiles, settings)
@@ -47,9 +47,9 @@ class StackableWeight(Protocol):
 class StackedExperts:
     """The experts of one layer. Implements `ExpertWeights`.
 
-    inner: weights of the first products. With a gate, an expert has the features of the gate, then those of up.
+    inner: weights of the first products. With a gate, an expert has the features of the gate, then as many of up.
     outer: weights of the last products.
-    fixed_order: whether the bits of a token are the same for every number of tokens.
+    fixed_order: whether the result of a token has the same bits for every number of tokens.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
-"""From how many rows on a product with a quantised weight rounds its rows: measured once per card, and kept in a file.
+"""Number of rows from which products with a quantised weight round their rows: measured once per card, kept in a file.
 
 With few rows, reading the weight takes longest, and the weight is dequantised in registers. With many rows this
-conversion takes longest, so the rows are rounded instead and the sums are those of 8-bit numbers
-(`kernels.rounded_rows`). Where one becomes faster than the other depends on the device. Products of experts are
-measured by themselves, by the number of rows of one expert.
+conversion takes longest, so the rows are rounded instead, and 8-bit numbers are multiplied (`kernels.rounded_rows`).
+The number of rows at which rounding becomes faster (the crossover) depends on the device. Products of experts have a
+crossover of their own, in rows per expert.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from models.backends.cuda.product_timing import ProductTimer, WeightKind
 log = logging.getLogger("triptych.models")
 
 ROW_COUNTS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
-"""Numbers of rows at which both ways are timed."""
+"""Numbers of rows at which products with and without rounding are timed."""
 NEVER = 1 << 62
-"""A number of rows that no step has."""
+"""A crossover that no step reaches: rows are never rounded."""
 _MIN_GAIN = 0.97
-"""Rows are rounded only if this takes less than this part of the time of the exact way."""
+"""Rows are rounded only if the product then takes less than this part of its time without rounding."""
 _FP8_CAPABILITY = (8, 9)
 """Lowest compute capability with matrix instructions for fp8."""
 
@@ -41,7 +41,7 @@ TimeOf = Callable[[int, bool], float]
 class RowRounding(NamedTuple):
     """When and how the rows of products with a quantised weight are rounded.
 
-    kind: kind of the weight. from_rows: number of rows from which on they are rounded.
+    kind: kind of the weight. from_rows: smallest number of rows that are rounded; for experts, rows per expert.
     """
 
     kind: WeightKind
@@ -49,23 +49,27 @@ class RowRounding(NamedTuple):
 
     @classmethod
     def of(cls, kind: WeightKind, device: torch.device, fixed_order: bool, of_experts: bool = False) -> RowRounding:
-        """The measured choice for a device. In a fixed order of sums, rows are never rounded.
+        """The measured choice for a device.
 
-        of_experts: whether the products are those of experts.
+        fixed_order: whether a row must have the same bits for every number of rows. Rows are then never rounded.
+        of_experts: whether to choose for the products of experts.
         """
         return cls(kind, NEVER if fixed_order else rounds_from(kind, device, of_experts))
 
     def apply(self, x: Tensor, rows: float) -> Tensor | RoundedRows:
-        """Round the rows of a product if they are many. x: [.., in], contiguous. rows: their number."""
+        """Round the rows of a product if `rows` is at least `from_rows`.
+
+        x: [.., in], contiguous. rows: number of rows; for experts, mean number of rows per expert.
+        """
         if rows < self.from_rows:
             return x
         return round_rows(x, "fp8" if self.kind == "fp8" else "int8", 2 if self.kind in ("int8", "int4") else 1)
 
 
 def crossover(time_of: TimeOf) -> int:
-    """The number of rows from which on rounding is faster; `NEVER` if it never is.
+    """The smallest measured number of rows at which rounding is faster; `NEVER` if there is none.
 
-    It must be faster at this and at all larger measured numbers of rows.
+    Rounding must be faster at all larger measured numbers of rows too.
     """
     found = NEVER
     for rows in reversed(ROW_COUNTS):
@@ -102,9 +106,9 @@ def read_or_measure(path: Path, card: str, kind: str, time_of: TimeOf) -> int:
 
 @cache
 def rounds_from(kind: WeightKind, device: torch.device, of_experts: bool) -> int:
-    """The number of rows from which on products with this kind of weight round their rows on a device.
+    """The smallest number of rows that products with this kind of weight round on a device.
 
-    of_experts: whether the products are those of experts. The number of rows is then that of one expert.
+    of_experts: whether to choose for the products of experts. The result is then in rows per expert.
     """
     if device.type != "cuda":
         return NEVER
@@ -119,7 +123,7 @@ def rounds_from(kind: WeightKind, device: torch.device, of_experts: bool) -> int
 
 
 def _kernels_version() -> str:
-    """Changes with the code of the kernels and with the versions of torch and triton."""
+    """A text that changes with the code of the kernels and with the versions of torch and triton."""
     import triton
 
     kernels = sorted((Path(__file__).parent / "kernels").glob("*.py"))

@@ -28,7 +28,7 @@ RUN = 2 * HALF_RUN
 """The number of inputs of a 4-bit matrix is padded to a multiple of this, because codes are packed in runs of 64
 inputs."""
 _FP8_TABLE = torch.arange(256, dtype=torch.uint8).view(FP8).float()
-"""The number of each byte as an fp8 number (E4M3). Two of them are NaN."""
+"""Value of each byte as an fp8 number (E4M3). Two bytes are NaN."""
 _MIDDLE = 8
 """Code of a 4-bit matrix that stands for zero, before minimums are subtracted."""
 
@@ -36,16 +36,16 @@ _MIDDLE = 8
 class QuantizedWeight(ABC):
     """Base class of the quantised weights. Implements `LinearWeight`.
 
-    Products of few rows dequantise the weight in registers, and the rows are not rounded. From a number of rows on that
-    was measured on the card (`product_choice`), the rows are rounded instead: to 15 bits, which is as exact as
-    bfloat16; to fp8 for fp8 weights; and to 8 bits for int8 weights that are `fast`. In a fixed order of sums, rows are
-    never rounded, because their number must not change their bits.
+    Products of few rows dequantise the weight in registers, and the rows are not rounded. Products of many rows round
+    the rows instead: to 15 bits, which is as exact as bfloat16; to fp8 for fp8 weights; and to 8 bits for int8 weights
+    that are `fast`. The number of rows that counts as many was measured on the card (`product_choice`). With
+    `fixed_order`, rows are never rounded, because the number of rows must not change their results.
 
     shape: numbers of output and of input features.
     bias: [out] or None.
     dtype: dtype of the result of `rows`.
     out_dtype: dtype of the products.
-    fixed_order: whether the bits of a row are the same for every number of rows.
+    fixed_order: whether a row of a product has the same bits for every number of rows.
     kind: kind of the weight, for the choice of its products.
     device: device of the weight.
     """
@@ -102,7 +102,7 @@ class QuantizedWeight(ABC):
         """The weight of all experts of a layer, divided into experts."""
 
     def _divided(self, matrix: ByteMatrix | Int4Matrix, num_experts: int, padding: int = 0) -> ExpertProduct:
-        """The result of `of_experts`. matrix: that of all experts, divided. padding: see `ExpertProduct`."""
+        """The result of `of_experts`. matrix: the matrix, divided into experts. padding: see `ExpertProduct`."""
         bias = None if self._bias is None else self._bias.view(num_experts, -1)
         rounding = RowRounding.of(self._kind, self._device, self._fixed_order, of_experts=True)
         return ExpertProduct(matrix, bias, padding, rounding)

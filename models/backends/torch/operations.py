@@ -163,6 +163,22 @@ class TorchOperations:
         )
         return (curve + shape.beta * wide).to(x.dtype)
 
+    def scaled_activation(self, x: Tensor, scale: float, activation: Activation) -> Tensor:
+        """`activation(scale * x)`, where `scale * x` is rounded to the dtype of x.
+
+        x: [tokens, width].
+        Returns a new tensor like x.
+        """
+        return activate(x * scale, activation)
+
+    def soft_cap(self, x: Tensor, cap: float) -> Tensor:
+        """Soft capping, `cap * tanh(x / cap)`, which keeps numbers between `-cap` and `cap`.
+
+        x: [rows, width], float32. Its memory may be overwritten.
+        Returns a tensor like x, which may be x itself. Source: Gemma Team 2024, arXiv:2408.00118, section 2.
+        """
+        return x.div_(cap).tanh_().mul_(cap)
+
     def rotate(self, x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
         """Rotate query or key heads by their positions (rotary position embedding), in float32.
 

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 GROUP = 32
-"""How many numbers share a scale. Larger groups change a model's results more than the formats of llama.cpp do. See
+"""Number of weights that share a scale. Larger groups change a model's results more than llama.cpp's formats do. See
 docs/decisions/0132-int8-in-groups.md."""
 LARGEST_4_BIT_CODE = 15
 _CANDIDATES = 5
 """Number of step sizes that are tried for each group with a minimum: the range of the group divided by 14 to 16. With
 21 candidates the error is 1% smaller, and the search takes three times as long."""
 _LARGEST_6_BIT_CODES = (32, 31.625, 31.25, 30.875, 30.5)
-"""The step sizes that are tried are the largest number of a group divided by these."""
+"""Divisors. Each gives a step size to try: the number of largest magnitude in a group, divided by minus the divisor."""
 
 
 class Rounding:
@@ -28,9 +28,10 @@ class Rounding:
     def two_levels(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Scale and minimum of each group, for codes from 0 to 15: two tensors, [rows, groups].
 
-        A number is about `scale * code - minimum`. Of several candidates, the pair with the smallest weighted squared
-        error is chosen. The weight of a number is its magnitude plus the root mean square of its group. A group with
-        NaN or infinity has a scale or a minimum that is not finite.
+        `quantize_two_levels` rounds both to integer multiples of shared units, the second level of scales.
+        A number is about `scale * code - minimum`. Several pairs of scale and minimum are tried, and the pair with the
+        smallest weighted squared error is chosen. In this error, the weight of a number is its magnitude plus the root
+        mean square of its group. A group with NaN or infinity has a scale or a minimum that is not finite.
 
         Source: `make_qkx2_quants` in `ggml-quants.c` of https://github.com/ggml-org/ggml.
         """
@@ -61,8 +62,8 @@ class Rounding:
     def six_bits(self, x: Tensor) -> Tensor:
         """Scale of each group, for codes from -32 to 31: [rows, groups].
 
-        Of several candidates, the scale with the smallest weighted squared error is chosen. The weight of a number is
-        its square. A group with NaN or infinity has a scale that is not finite.
+        Several scales are tried, and the scale with the smallest weighted squared error is chosen. In this error, the
+        weight of a number is its square. A group with NaN or infinity has a scale that is not finite.
 
         Source: `make_qx_quants` in `ggml-quants.c` of https://github.com/ggml-org/ggml.
         """

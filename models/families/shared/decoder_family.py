@@ -4,11 +4,14 @@ In transformers the heads other than the language model are the same in every fa
 Sequence classification applies the matrix `score` to the last token that is not padding. Token classification and
 question answering apply `score`, `classifier` or `qa_outputs` to every token.
 
-A model whose attention is not causal is an encoder. It cannot generate, so it has no language model head.
+A model whose attention is not causal (`is_causal: false`) is an encoder. It cannot generate, so it has no language
+model head. The family's rules are those of the decoder with the same layers; `decoder_family` turns their names into
+names in the encoder.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -102,7 +105,11 @@ def decoder_family(
     def config_of(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         model = config(hf, generating[0] if architecture in heads else architecture)
         if model.decoder is not None:
-            Fields({"is_causal": hf.get("is_causal")}).refuse_unless("is_causal", True)
+            text = hf.get("text_config")
+            for settings in (hf, text if isinstance(text, dict) else {}):
+                Fields({"is_causal": settings.get("is_causal")}).refuse_unless("is_causal", True)
+        elif model.encoder is not None and model.encoder.mixers:
+            raise ConfigError("'is_causal': False is not supported: some layers read only earlier tokens in any case")
         elif architecture not in heads:
             raise ConfigError(
                 f"{architecture!r} generates text, which needs causal attention ('is_causal' true, "
@@ -113,13 +120,17 @@ def decoder_family(
     def rules_of(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
         if architecture not in heads:
             return rules(model, hf, architecture)
-        layers = rules(replace(model, head=LanguageModelHead(tied=True)), hf, generating[0])
+        generator = replace(_as_decoder(model), head=LanguageModelHead(tied=True))
+        layers = _in_stack_of(model, rules(generator, hf, generating[0]))
         return (
             Rename(r"(?:score|classifier|qa_outputs)\.(weight|bias)", r"head.output.\1"),
             Drop(r"(?:lm_head|embed_out|output_projection)\.(?:weight|bias)"),
             # With `qa_outputs`, the layers of several families have the prefix `transformer`.
             *renamed(layers, prefix, rf"(?:{prefix}|transformer\.)?"),
         )
+
+    def gguf_rules_of(model: ModelConfig) -> Sequence[Rule]:
+        return () if gguf is None else _in_stack_of(model, gguf.rules(_as_decoder(model)))
 
     return Family(
         name=name,
@@ -128,7 +139,23 @@ def decoder_family(
         config=config_of,
         rules=rules_of,
         refused_dtypes=refused_dtypes,
-        gguf=gguf,
+        gguf=None if gguf is None else replace(gguf, rules=gguf_rules_of),
         body=body,
         prediction_head=prediction_head,
     )
+
+
+def _as_decoder(model: ModelConfig) -> ModelConfig:
+    """The model with its only stack as the decoder."""
+    return model if model.encoder is None else replace(model, encoder=None, decoder=model.encoder)
+
+
+def _in_stack_of(model: ModelConfig, rules: Sequence[Rule]) -> Sequence[Rule]:
+    """The rules of a decoder, with names in the only stack of the model: an encoder or a decoder."""
+    if model.encoder is None:
+        return rules
+
+    def own(name: str) -> str:
+        return re.sub(r"^decoder\.", "encoder.", name)
+
+    return tuple(replace(rule, names=tuple(map(own, rule.names)), constant=own(rule.constant)) for rule in rules)

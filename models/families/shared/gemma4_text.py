@@ -170,7 +170,10 @@ def _attentions(
 
 
 def _rope(text: Mapping[str, Any], head_dim: int, is_full: bool) -> RopeConfig:
-    """Rotary positions of one type of layer. is_full: the layers with full attention, not with a sliding window."""
+    """Rotary positions of one type of layer.
+
+    is_full: whether the layers have full attention. Otherwise they have a sliding window.
+    """
     kind, theta = ("full_attention", 1000000.0) if is_full else ("sliding_attention", 10000.0)
     stated = text.get("rope_parameters")
     settings = {

@@ -42,7 +42,14 @@ async def read(request: Request, schema: type[Schema], limits: BodyLimits) -> Sc
     schema: the pydantic model to return. Path parameters are added to the body as fields, and replace its own fields.
     Raises InvalidRequest for a body that does not match the schema, and the exceptions of `read_json`.
     """
-    value = await read_json(request, limits)
+    return await validated(request, await read_json(request, limits), schema)
+
+
+async def validated(request: Request, value: Any, schema: type[Schema]) -> Schema:
+    """Validate a parsed body, in a thread if it is large. Path parameters are added as in `read`.
+
+    Raises InvalidRequest for a body that does not match the schema.
+    """
     if request.path_params and isinstance(value, dict):
         value = value | request.path_params
     if not is_large(request):
@@ -180,7 +187,9 @@ def parse(raw: bytes, limits: ValueLimits = BODY_VALUES) -> Any:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"the body is not valid JSON (line {error.lineno}, column {error.colno})") from None
-    _check_depth(value, MAX_CHAT_DEPTH if limits is CHAT_VALUES else MAX_DEPTH)
+    most = MAX_CHAT_DEPTH if limits is CHAT_VALUES else MAX_DEPTH
+    if raw.count(b"[") + raw.count(b"{") > most:
+        _check_depth(value, most)
     return value
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from io import BytesIO
 from typing import Any, TypeVar
@@ -18,6 +17,7 @@ from server.api.bodies.body import THREAD_BYTES, is_kept, keep, read_json, recei
 from server.api.bodies.body_limits import BodyLimits
 from server.api.state import of
 from server.errors import InvalidRequest, UnsupportedMediaType
+from server.system.loop_iterations import next_iteration
 
 MAX_FIELDS = 32
 MAX_FIELD_BYTES = 64 << 10
@@ -27,7 +27,7 @@ MAX_VALUES = 1100
 URL_ENCODED, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
 UNQUOTED_BYTES = 16 << 10
 CHUNK_BYTES = 64 << 10
-"""Size of the chunks in which the parser gets a body. Other requests can run after each chunk."""
+"""Size of the chunks in which the parser gets a body. Other requests can run between two chunks."""
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -72,9 +72,10 @@ def is_form(request: Request) -> bool:
 
 def _has_query_form(request: Request) -> bool:
     """Whether a request without a body has its fields in the query string, as some translation clients send them."""
+    if not request.scope["query_string"] or request.method != "POST":
+        return False
     has_body = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
-    is_bare = request.method == "POST" and not has_body and not _content_type(request)
-    return is_bare and bool(request.scope["query_string"])
+    return not has_body and not _content_type(request)
 
 
 def _content_type(request: Request) -> str:
@@ -166,13 +167,13 @@ async def _multipart(request: Request, raw: bytes, max_bytes: int) -> list[tuple
 
 
 async def _in_turns(chunks: list[bytes]) -> AsyncGenerator[bytes, None]:
-    """Yield a body in chunks of `CHUNK_BYTES`, and let other tasks run after each one. Empties the list."""
+    """Yield a body in chunks of `CHUNK_BYTES`, in turns with other large requests. Empties the list."""
     chunks.reverse()
     while chunks:
         chunk = chunks.pop()
         for start in range(0, len(chunk), CHUNK_BYTES):
             yield chunk[start : start + CHUNK_BYTES]
-            await asyncio.sleep(0)
+            await next_iteration()
 
 
 async def read_form(

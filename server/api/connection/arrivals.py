@@ -8,8 +8,9 @@ If one of several models is full, this module reads the model's name from the bo
 `RequestMiddleware` and the operations, which refuse them: those with a key in a field of the body, traced requests,
 requests for another error format, and requests from a web page. Under another ASGI server they refuse all requests.
 
-Requests that arrive at the same time are started over several iterations of the event loop, so that a thousand of
-them do not delay all other work. Requests that have not started yet count as in progress.
+A request starts when it arrives. If many arrive at the same time, the later ones start in the next iterations of the
+event loop, so that a thousand of them do not delay all other work. Requests that have not started yet count as in
+progress.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from server.api.dialects.registry import OPERATION_PATHS, default_models, error_shape
+from server.api.entry.headers import headers_of
 from server.api.entry.middleware import error_response, record, request_id_of, sent_key, without_slash
 from server.api.entry.page_check import check_single_host
 from server.api.entry.scope import KEY_LIMITS
@@ -65,7 +67,7 @@ class Arrivals:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._refused = 0
+        self._refused: Counter[str] = Counter()
         self._shape = lru_cache(256)(self._find_shape)
         self._default_models: dict[str, str] = {}
         self._waiting: deque[tuple[str, Callable[[], None]]] = deque()
@@ -89,7 +91,7 @@ class Arrivals:
             start()
             return None
         began = time.monotonic()
-        path, headers, model = without_slash(scope["path"]), Headers(scope=scope), ""
+        path, headers, model = without_slash(scope["path"]), headers_of(scope), ""
         try:
             self._state.door.check(scope, headers, self._models.total())
             admission = self._state.runtime.admission
@@ -102,8 +104,20 @@ class Arrivals:
             self._preparing.enter_context(self._state.runtime.client.preparing())
             asyncio.get_running_loop().call_soon(self._start_next)
         self._models[model] += 1
-        self._waiting.append((model, start))
+        if not self._waiting and len(self._started) < self._most_starts:
+            self._start(model, start)
+        else:
+            self._waiting.append((model, start))
         return None
+
+    @property
+    def _most_starts(self) -> int:
+        """Number of requests to start in one iteration of the event loop."""
+        return STARTS_PER_ITERATION if self._state.door.requests else BURST_STARTS
+
+    def _start(self, model: str, start: Callable[[], None]) -> None:
+        self._started.append(model)
+        start()
 
     def _start_next(self) -> None:
         """Start the next requests, and schedule the next call as long as requests wait.
@@ -118,11 +132,8 @@ class Arrivals:
             self._preparing.close()
             return
         asyncio.get_running_loop().call_soon(self._start_next)
-        most = STARTS_PER_ITERATION if self._state.door.requests else BURST_STARTS
-        for _ in range(min(len(self._waiting), most)):
-            model, start = self._waiting.popleft()
-            self._started.append(model)
-            start()
+        for _ in range(min(len(self._waiting), self._most_starts)):
+            self._start(*self._waiting.popleft())
 
     def _model(self, path: str, body: bytearray) -> str:
         """Name of the model that a request is for, or an empty string if only the application can find it out."""
@@ -174,13 +185,17 @@ class Arrivals:
         if not self._refused:
             self._refusing.enter_context(steps_uninterrupted())
             asyncio.get_running_loop().call_later(LOG_SECONDS, self._end_of_period, error.message)
-        self._refused += 1
+        self._refused[error.reason] += 1
         return response
 
     def _find_shape(self, path: str) -> ErrorShape:
         return error_shape(Request({"type": "http", "path": path, "headers": []}), self._state.settings.dialect_errors)
 
-    def _end_of_period(self, reason: str) -> None:
+    def _end_of_period(self, message: str) -> None:
+        """Write the warning about the refusals of a period. message: message of the first refusal."""
         self._refusing.close()
-        log.warning("refused %d requests within %g s: %s", self._refused, LOG_SECONDS, reason)
-        self._refused = 0
+        numbers = ", ".join(f"{reason}: {count:,}" for reason, count in self._refused.items())
+        log.warning(
+            "refused %d requests within %g s (%s); the first: %s", self._refused.total(), LOG_SECONDS, numbers, message
+        )
+        self._refused.clear()

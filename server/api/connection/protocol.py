@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import httptools
 import uvicorn
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
@@ -42,6 +42,8 @@ MAX_PIPELINED = 64
 RFC 9112, section 9.3.2: a client sends the requests without an answer again."""
 PORTION_BYTES = 16 << 10
 """Received bytes that are parsed at once. They hold the body of most requests, and take 1.5 ms at most."""
+MAX_JOINED_BYTES = 64 << 10
+"""Largest body that is written together with the head of its response, which copies it."""
 SELF_TEST_SECONDS = 10.0
 
 SOCKET_PATHS = frozenset({b"/v1/realtime"})
@@ -221,9 +223,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def _start(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Hand a request to the application. cycle: the request and its response; app: the ASGI application."""
-        if cycle.scope["http_version"] == "1.0":
-            cycle.send = _send_without_chunks(cycle)  # type: ignore[method-assign, assignment]
-        super()._start_asgi_task(cycle, app)
+        super()._start_asgi_task(cycle, partial(_run, cycle, app))
 
     def _answer(self, cycle: RequestResponseCycle, response: Response) -> None:
         """Send a complete response to a request without starting the application. Its further body is discarded."""
@@ -254,21 +254,69 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._header_timer = None
 
 
-def _send_without_chunks(cycle: RequestResponseCycle) -> Send:
+def _has_length(start: Message) -> bool:
+    """Whether the head of a response announces the length of the body."""
+    return any(name.lower() == b"content-length" for name, _ in start.get("headers", ()))
+
+
+async def _run(cycle: RequestResponseCycle, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Run the application for one request. cycle: the request and its response, which must not refer to `send`."""
+    if scope["http_version"] == "1.0":
+        send = _send_without_chunks(cycle, send)
+    await app(scope, receive, _send_head_with_body(cycle, send))
+
+
+class _HeldHead(bytearray):
+    """Bytes of the head of a response that are not written yet. Stands in for a transport."""
+
+    write = bytearray.extend
+
+
+def _send_head_with_body(cycle: RequestResponseCycle, send: Send) -> Send:
+    """ASGI `send` that writes the head of a response together with the first part of its body, if its length is known.
+
+    Two writes would be two calls of the system, each of which wakes the client. A head without `Content-Length` is
+    written at once, because the body may come much later.
+    """
+    head = _HeldHead()
+
+    async def send_together(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            if cycle.scope["method"] != "HEAD" and _has_length(message):
+                transport, cycle.transport = cycle.transport, head  # type: ignore[assignment]
+                try:
+                    await send(message)
+                finally:
+                    cycle.transport = transport
+                return
+        elif head:
+            start, body = bytes(head), message.get("body", b"")
+            head.clear()
+            if len(body) <= MAX_JOINED_BYTES:
+                # uvicorn compares the length of a body with the length that was announced.
+                cycle.expected_content_length += len(start)
+                message = {**message, "body": start + body}
+            else:
+                cycle.transport.write(start)
+        await send(message)
+
+    return send_together
+
+
+def _send_without_chunks(cycle: RequestResponseCycle, send: Send) -> Send:
     """ASGI `send` for HTTP/1.0. It has no chunked encoding, so closing the connection ends a body of unknown length."""
-    send = cycle.send
     is_open_ended = False
 
     async def send_open_ended(message: Message) -> None:
         nonlocal is_open_ended
         if message["type"] == "http.response.start":
-            is_open_ended = all(name.lower() != b"content-length" for name, _ in message.get("headers", ()))
+            is_open_ended = not _has_length(message)
             if is_open_ended:
                 cycle.chunked_encoding = cycle.keep_alive = False
         elif is_open_ended:
             # uvicorn compares the length of a body with the length that was announced.
             cycle.expected_content_length = len(message.get("body", b""))
-        await send(message)  # type: ignore[arg-type]
+        await send(message)
 
     return send_open_ended
 

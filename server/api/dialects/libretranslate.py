@@ -31,11 +31,10 @@ from server.operations.translating.detect_language import (
 from server.operations.translating.translate import TranslateSpec
 from server.text.documents.formats import available_formats
 from server.text.languages.detect import DetectedLanguage
+from server.text.languages.language_codes import ARGOS_CODES
 from server.text.languages.offered_languages import language_label, offered_languages
 from server.text.markup.markup_options import MarkupOptions
 
-_CODES = {"zt": "zh-Hant", "pb": "pt-BR"}
-"""Language codes that only LibreTranslate uses, and the usual codes."""
 MAX_SUGGESTED = 10_000
 """Maximum length of a suggested translation, and of its source text, in characters."""
 _KEY = Annotated[str | None, Field(max_length=1024, description="the API key, if no header has it")]
@@ -59,8 +58,8 @@ class LibreTranslateBody(Body):
         return TranslateSpec(
             [self.q] if isinstance(self.q, str) else self.q,
             GenerationOptions(
-                source_lang=None if self.source == "auto" else _CODES.get(self.source, self.source),
-                target_lang=_CODES.get(self.target, self.target),
+                source_lang=None if self.source == "auto" else ARGOS_CODES.get(self.source, self.source),
+                target_lang=ARGOS_CODES.get(self.target, self.target),
             ),
             num_alternatives=self.alternatives or 0,
             split_sentences=self.split_sentences is not False,
@@ -78,8 +77,8 @@ class LibreTranslateFileBody(Body):
     api_key: _KEY = None
 
     def options(self) -> DocumentOptions:
-        source = None if self.source == "auto" else _CODES.get(self.source, self.source)
-        return DocumentOptions(source, _CODES.get(self.target, self.target), model=self.model)
+        source = None if self.source == "auto" else ARGOS_CODES.get(self.source, self.source)
+        return DocumentOptions(source, ARGOS_CODES.get(self.target, self.target), model=self.model)
 
 
 class LibreTranslateSuggestion(BaseModel):
@@ -222,7 +221,7 @@ def _suggest(state: State, request: Request, body: LibreTranslateSuggestion) -> 
 
 
 def _shown(code: str) -> str:
-    return next((own for own, known in _CODES.items() if known == code), code)
+    return next((own for own, known in ARGOS_CODES.items() if known == code), code)
 
 
 async def _languages(state: State, parameters: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -250,7 +249,7 @@ async def _frontend_settings(state: State, parameters: Mapping[str, str]) -> dic
         "supportedFilesFormat": [f".{suffix}" for suffix in available_formats()],
         "language": {
             "source": {"code": "auto", "name": "Auto Detect"},
-            "target": {"code": target, "name": language_label(_CODES.get(target, target))},
+            "target": {"code": target, "name": language_label(ARGOS_CODES.get(target, target))},
         },
     }
 

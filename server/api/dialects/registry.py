@@ -32,6 +32,7 @@ from server.api.routes.error_shape import NATIVE_ERRORS, ErrorShape
 from server.api.routes.get_route import GetRoute
 from server.api.routes.literal_paths import LiteralPaths
 from server.api.routes.owned_route import OwnedRoute
+from server.api.routes.request_route import RequestRoute
 from server.api.routes.route import ERROR_FORMAT, ERROR_SHAPE, Route, SharedPath
 from server.api.routes.state_route import StateRoute
 from server.errors import InvalidRequest, ModelNotFound, NotReady, RequestError, StartError
@@ -167,6 +168,7 @@ _KEPT_PATHS = 512
 
 def add_routes(app: FastAPI) -> None:
     """Register all routes with the application."""
+    app.router.route_class = RequestRoute
     app.add_api_websocket_route(realtime.PATH, realtime.live, name="realtime")
     # The first route that fits answers: `/models/load` comes before `/models/{model}`.
     for owned in OWNED_ROUTES:

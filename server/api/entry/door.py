@@ -78,9 +78,8 @@ class Door:
             return
         others = self.body_bytes - scope[HELD_BYTES]
         if others and others + size > self.max_body_bytes:
-            raise self._overloaded(
-                f"the bodies of the other requests in progress have {others:,} bytes", self._body_refusal()
-            )
+            state = f"the bodies of the other requests in progress have {others:,} bytes, and this one {size:,} so far"
+            raise self._overloaded(state, self._body_refusal())
         scope[HELD_BYTES] = size
         self.body_bytes += more
 
@@ -100,9 +99,8 @@ class Door:
             )
         # A body above the limit of one body is refused when it is read, and must not wait for room that never comes.
         if self.body_bytes and self.body_bytes + size > self.max_body_bytes:
-            raise self._overloaded(
-                f"the bodies of the requests in progress have {self.body_bytes:,} bytes", self._body_refusal()
-            )
+            state = f"the bodies of the requests in progress have {self.body_bytes:,} bytes, and this one {size:,}"
+            raise self._overloaded(state, self._body_refusal())
         return size
 
     async def wait_for_body(self, scope: Scope, size: int, limits: TimeLimits) -> None:

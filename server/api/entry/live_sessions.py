@@ -30,13 +30,11 @@ class LiveSessions:
         stop: called when the server drains.
         """
         name = "" if key is None else key.name
-        most = MAX_SESSIONS_PER_KEY
-        if key is not None and key.max_requests is not None:
-            most = min(most, key.max_requests)
+        most, refusal = MAX_SESSIONS_PER_KEY, LIVE_SESSIONS.refusal_at_maximum(f"{MAX_SESSIONS_PER_KEY:,}")
+        if key is not None and key.max_requests is not None and key.max_requests < most:
+            most, refusal = key.max_requests, LIVE_SESSIONS.refusal(f"{key.max_requests:,}")
         if self._counts[name] >= most:
-            raise Overloaded(
-                f"{self._counts[name]:,} live connections are open", LIVE_SESSIONS.refusal(f"{most:,}"), retry_after=1
-            )
+            raise Overloaded(f"{self._counts[name]:,} live connections are open", refusal, retry_after=1)
         self._counts[name] += 1
         self._stops.add(stop)
         try:

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from server.api.bodies.sse import dumps
 from server.api.dialects.registry import KEYS_IN_FIELDS, error_shape, has_secret, route_path
 from server.api.entry.door import OVER_CONNECTION_LIMIT, is_counted_in_parts
+from server.api.entry.headers import headers_of
 from server.api.entry.page_check import check_single_host
 from server.api.entry.rejections import count_error
 from server.api.entry.scope import CACHE_SALT, KEY_LIMITS, REFUSAL, TRACE
@@ -43,6 +44,7 @@ _KEY_SCHEMES = frozenset({"bearer", "deepl-auth-key"})
 """Schemes of the header `Authorization` that are followed by the API key, in lower case."""
 KEY_SUBPROTOCOL = "openai-insecure-api-key."
 """Prefix of a WebSocket subprotocol that contains the API key. OpenAI's clients in web pages send the key this way."""
+_ERROR_FORMATS = frozenset(get_args(ErrorDialect))
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -72,7 +74,7 @@ class RequestMiddleware:
             return
         started = time.monotonic()
         scope["path"] = without_slash(scope["path"])
-        headers = Headers(scope=scope)
+        headers = headers_of(scope)
         request_id = request_id_of(headers)
         scope["triptych.arrival"] = started
         scope["triptych.request_id"] = request_id
@@ -84,15 +86,12 @@ class RequestMiddleware:
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
-            if message["type"] == "websocket.accept":
-                status = 101
+            is_accepted = message["type"] == "websocket.accept"
+            if is_accepted or message["type"].endswith("http.response.start"):
+                status = 101 if is_accepted else message["status"]
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
-            elif message["type"].endswith("http.response.start"):
-                status = message["status"]
-                answer_headers = MutableHeaders(scope=message)
-                answer_headers["x-request-id"] = request_id
-                if scope.get(OVER_CONNECTION_LIMIT):
-                    answer_headers["connection"] = "close"
+                if scope.get(OVER_CONNECTION_LIMIT) and not is_accepted:
+                    MutableHeaders(scope=message)["connection"] = "close"
             await send(message)
 
         received = 0
@@ -143,7 +142,7 @@ class RequestMiddleware:
         needs_key = self._needs_key and bool(self.state.keys)
         if not needs_key:
             self.state.page_check.check(scope, headers, self._any_host)
-        if headers.get(ERROR_FORMAT, "native") not in get_args(ErrorDialect):
+        if headers.get(ERROR_FORMAT, "native") not in _ERROR_FORMATS:
             raise InvalidRequest("the header X-Error-Format must be native or tei", ERROR_FORMAT)
         salt = ""
         if needs_key and not _reads(scope, PUBLIC_PATHS):

@@ -12,6 +12,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
@@ -28,6 +29,8 @@ _ORIGIN = re.compile(r"(https?)://(.+)")
 _PAGE_SCHEMES = {"ws": "http", "wss": "https"}
 """Scheme of a WebSocket connection to the scheme of a page on the same site."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+_KEPT_NAMES = 64
+"""Number of names whose results are cached: most requests name the same host, and reading an address takes long."""
 
 
 class PageCheck:
@@ -116,6 +119,7 @@ def _is_same(origin: str, scheme: str, hosts: Sequence[str]) -> bool:
     return bool(name) and (name, port or default) == (own_name, own_port or default)
 
 
+@lru_cache(_KEPT_NAMES)
 def _split(authority: str) -> tuple[str, int | None]:
     """Split `name:port` into name and port (None if absent). The name is in lower case, without the brackets of IPv6.
 
@@ -137,6 +141,7 @@ def _normal(name: str) -> str:
     return name.lower().removesuffix(".")
 
 
+@lru_cache(_KEPT_NAMES)
 def _is_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)

@@ -50,6 +50,12 @@ def _fields(schema: type[BaseModel]) -> tuple[tuple[str, str, Wish | None], ...]
     )
 
 
+@cache
+def _reports_dropped(schema: type[BaseModel]) -> bool:
+    """Whether the objects of a schema have a method `dropped()`. Asking each object takes longer, as most have none."""
+    return hasattr(schema, "dropped")
+
+
 def _of_object(value: BaseModel, place: str) -> Iterator[str]:
     for attribute, name, wish in _fields(type(value)):
         inner = getattr(value, attribute)
@@ -61,9 +67,8 @@ def _of_object(value: BaseModel, place: str) -> Iterator[str]:
                 yield path
         else:
             yield from _of_value(inner, path)
-    dropped = getattr(value, "dropped", None)
-    if dropped is not None:
-        yield from (f"{place}.{name}" if place else name for name in dropped())
+    if _reports_dropped(type(value)):
+        yield from (f"{place}.{name}" if place else name for name in value.dropped())  # type: ignore[attr-defined]
 
 
 def _of_value(value: Any, place: str) -> Iterator[str]:

@@ -86,10 +86,9 @@ class RecordingRoute(Route[FormT, TranscribeSpec, Transcript], Generic[FormT]):
 
         held: the place that the recording takes in memory. A streamed answer sets its `is_streaming` and releases it.
         """
-        with call:
-            async with leaving_on_disconnect(request, call):
-                await state.runtime.prepare(call, self.operation, spec)
-                transcript = await self.run(state.runtime, call, spec)
+        with call, leaving_on_disconnect(request, call):
+            await state.runtime.prepare(call, self.operation, spec)
+            transcript = await self.run(state.runtime, call, spec)
         response = self.render(form, transcript)
         response.headers.update(call_headers(call))
         return response

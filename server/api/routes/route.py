@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api.bodies.body import is_large, read, read_json
+from server.api.bodies.body import is_large, read_json, validated
 from server.api.bodies.body_limits import body_limits
 from server.api.bodies.form import is_form, read_fields
 from server.api.bodies.json_answer import MAX_INLINE, json_answer
@@ -117,7 +117,7 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
         )
         value = await read_unverified(request, reading)
         authorize(request, state, self.key_field, value.get(self.key_field) if isinstance(value, dict) else None)
-        return await read(request, self.body, limits)
+        return await validated(request, value, self.body)
 
     async def specify(
         self, request: Request, state: State, call: Call, body: BodyT, parse: Callable[[BodyT], SpecT]
@@ -176,7 +176,8 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
         call = Call(state.runtime.client, deadline, arrival(request), cache_salt(request), key, queue_seconds)
         request.scope[CALL] = call
         request.scope[OPERATION] = self.operation
-        keep_alive, registry = getattr(body, "keep_alive", None), state.runtime.registry
+        registry = state.runtime.registry
+        keep_alive = None if registry is None else getattr(body, "keep_alive", None)
         if registry is not None and keep_alive not in (None, ""):
             seconds = keep_alive_seconds(keep_alive)
             call.on_close(lambda: registry.keep(call, seconds))  # before its models are released
@@ -201,16 +202,16 @@ class JsonRoute(Route[BodyT, SpecT, ResultT]):
         call = self.call(request, state, body)
         try:
             spec = await self.specify(request, state, call, body, self.parse)
-            with self.renaming(body):
-                async with leaving_on_disconnect(request, call):
-                    await next_iteration()
-                    result = await self.start(state, call, spec)
+            with self.renaming(body), leaving_on_disconnect(request, call):
+                await next_iteration()
+                result = await self.start(state, call, spec)
         except BaseException:
             call.close()
             raise
         size = weight(result, MAX_INLINE)
         response = await json_answer(lambda: self.render(body, result), size, state.runtime.pools.render, call)
-        response.headers.update(call_headers(call) | breakdown_headers(request, call))
+        if more := call_headers(call) | breakdown_headers(request, call):
+            response.headers.update(more)
         return response
 
 
@@ -250,13 +251,11 @@ def call_headers(call: Call) -> dict[str, str]:
     return headers
 
 
-@contextlib.asynccontextmanager
-async def leaving_on_disconnect(request: Request, call: Call) -> AsyncIterator[None]:
+@contextlib.contextmanager
+def leaving_on_disconnect(request: Request, call: Call) -> Iterator[None]:
     """Context manager inside which a disconnect of the client ends the call. The body must have been read before."""
     watcher = asyncio.create_task(watch_disconnect(request.receive, call.leave))
     try:
         yield
     finally:
         watcher.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watcher

@@ -81,29 +81,26 @@ class StreamingRoute(
         call = self.call(request, state, body)
         try:
             spec = await self.specify(request, state, call, body, self.parse)
-            with self.renaming(body):
-                async with leaving_on_disconnect(request, call):
-                    await next_iteration()
-                    preparing = await self.prepare(state, call, spec, spec.stream)
-                    if preparing is not None:
-                        late = _LateStream(self, state, call, body, spec, preparing, request.scope)
-                        return EventStream(late.events, call.leave, self.format, headers=call_headers(call))
-                    run = await self.run(state.runtime, call, spec)
-                    renderer = self.renderer(body, run)
-                    if not spec.stream:
-                        # The deadline's timer would keep the request in memory after its answer.
-                        with call:
-                            await run.complete()
-                            await next_iteration()
-                            self.check_time(run)
-                            await next_iteration()
-                            pool = state.runtime.pools.render
-                            answer = await json_answer(
-                                lambda: renderer.whole(run.result()), run.answer_size, pool, call
-                            )
-                            answer.headers.update(call_headers(call) | breakdown_headers(request, call))
-                            return answer
-                    first = await run.begin()
+            with self.renaming(body), leaving_on_disconnect(request, call):
+                await next_iteration()
+                preparing = await self.prepare(state, call, spec, spec.stream)
+                if preparing is not None:
+                    late = _LateStream(self, state, call, body, spec, preparing, request.scope)
+                    return EventStream(late.events, call.leave, self.format, headers=call_headers(call))
+                run = await self.run(state.runtime, call, spec)
+                renderer = self.renderer(body, run)
+                if not spec.stream:
+                    # The deadline's timer would keep the request in memory after its answer.
+                    with call:
+                        await run.complete()
+                        await next_iteration()
+                        self.check_time(run)
+                        await next_iteration()
+                        pool = state.runtime.pools.render
+                        answer = await json_answer(lambda: renderer.whole(run.result()), run.answer_size, pool, call)
+                        answer.headers.update(call_headers(call) | breakdown_headers(request, call))
+                        return answer
+                first = await run.begin()
         except BaseException:
             call.close()
             raise

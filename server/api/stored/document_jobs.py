@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from server.errors import EngineFailure, NotFound, Overloaded, RequestError, RequestTooLarge
-from server.limits.refusals import DOCUMENTS
+from server.limits.refusals import DOCUMENTS, KEY_DOCUMENTS
 from server.log_format import fault_place
 
 log = logging.getLogger("triptych.documents")
@@ -26,7 +26,10 @@ log = logging.getLogger("triptych.documents")
 WORKING_BYTES = 8
 """Bytes of memory for each byte of a document while it is translated: for its parts, texts and translations."""
 MAX_JOBS = 256
-"""Maximum number of documents per API key, so that the table of documents stays small."""
+"""Maximum number of documents per API key, or of all clients without keys, so that the table of documents stays small.
+"""
+RETRY_SECONDS = 5
+"""Value of `Retry-After` of a refusal. The end of a translation, or of the wait until it is fetched, is not known."""
 JobStatus = Literal["queued", "translating", "done", "error"]
 
 
@@ -103,9 +106,13 @@ class DocumentJobs:
                 "file",
             )
         if sum(job.owner == owner for job in self._jobs.values()) >= MAX_JOBS:
-            raise self._no_room(f"{MAX_JOBS} documents of one key")
+            raise Overloaded(
+                f"{MAX_JOBS:,} documents are translated or wait to be fetched",
+                KEY_DOCUMENTS.refusal(f"{MAX_JOBS:,} for each API key"),
+                RETRY_SECONDS,
+            )
         if self.num_bytes + needed > self._max_bytes:
-            raise self._no_room(f"{self._max_bytes / 2**20:,.0f} MiB")
+            raise self._no_room(self.num_bytes, needed)
         job = DocumentJob(owner, filename, media_type, needed, time.monotonic() + self._ttl_seconds)
         self._jobs[job.id] = job
         return job
@@ -124,11 +131,13 @@ class DocumentJobs:
                 "file",
             )
         if self.num_bytes - job.num_bytes + needed > self._max_bytes:
-            raise self._no_room(f"{self._max_bytes / 2**20:,.0f} MiB")
+            raise self._no_room(self.num_bytes - job.num_bytes, needed)
         job.num_bytes = max(job.num_bytes, needed)
 
-    def _no_room(self, limit: str) -> Overloaded:
-        return Overloaded("other documents need all memory for documents", DOCUMENTS.refusal(limit), 5)
+    def _no_room(self, used: int, needed: int) -> Overloaded:
+        """The refusal for a document. used: bytes of the other documents. needed: bytes of this one."""
+        state = f"the other documents need {used / 2**20:,.1f} MiB of memory, and this one {needed / 2**20:,.1f} MiB"
+        return Overloaded(state, DOCUMENTS.refusal(f"{self._max_bytes / 2**20:,.1f} MiB"), RETRY_SECONDS)
 
     def start(self, job: DocumentJob, translation: Callable[[], Awaitable[bytes]]) -> None:
         """Start the translation of a document in the background. translation: returns the translated file."""

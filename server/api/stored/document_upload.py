@@ -89,7 +89,7 @@ class DocumentRoute(Route[BodyT, DocumentSpec, str]):
         authorize(request, state, self.key_field, getattr(body, self.key_field, None) if self.key_field else None)
         call = self.call(request, state, body)
         with call, self.errors.renaming():
-            async with leaving_on_disconnect(request, call):
+            with leaving_on_disconnect(request, call):
                 call.ignore(ignored_parameters(body))
                 job = await self._start(request, state, call, body, data, filename)
                 if self.waits:

@@ -7,8 +7,6 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import get_args
 
-from prometheus_client import Histogram
-
 from server.ipc.client.observer import Stage
 from server.ipc.wire.descriptions import Device, ModelInfo
 from server.ipc.wire.encode_messages import Encoded
@@ -40,7 +38,7 @@ class Telemetry:
     def __init__(self, metrics: Metrics, report: Callable[[Progress | PreparingKernels], None] | None = None) -> None:
         self.metrics = metrics
         self._report = report
-        self._token_metrics: dict[str, tuple[FastCounterSeries, Histogram, FastHistogramSeries]] = {}
+        self._token_metrics: dict[str, tuple[FastCounterSeries, FastHistogramSeries, FastHistogramSeries]] = {}
 
     def on_progress(self, progress: Progress | PreparingKernels) -> None:
         if self._report is not None:

@@ -28,7 +28,7 @@ class BeamLanes:
 
     @property
     def num_steps(self) -> int:
-        """Number of recorded steps."""
+        """Number of steps that `follow` has recorded."""
         return len(self._parents)
 
     def follow(self, parents: Sequence[int]) -> None:

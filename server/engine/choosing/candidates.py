@@ -16,7 +16,7 @@ from models.backends.logits import LogitsTopK
 from server.engine.choosing.logits_processors import ProcessorRow, process, runs_of, takes_log_probs
 from server.engine.choosing.sequence_candidates import allowed_candidates
 from server.engine.device.device_copies import to_device
-from server.engine.device.output_rows import replaced, rows_at
+from server.engine.device.output_rows import candidates_per_row, replaced, rows_at
 from server.engine.device.wide_searches import are_wide, widened
 from server.engine.sequences.grammar_state import GrammarState
 from server.engine.sequences.sequence import SequenceGroup
@@ -32,7 +32,7 @@ def find_candidates(
     log-sum-exp is first subtracted from the whole row.
 
     logits: [rows, vocab], float32, raw. The processors change them in place.
-    top_k: top-k of the raw logits, with log-sum-exp.
+    top_k: top-k of the raw logits, with log-sum-exp. If processors change all rows, it may have fewer candidates.
     groups: the groups of the rows. A group without beams has one row, which is processed like the row of a beam.
     num_unread: number of tokens at the end of each text that the host has not read. Above 0, the settings of all groups
         must not depend on the text.
@@ -66,7 +66,8 @@ def find_candidates(
     if scores is not logits and any(group.params.processed_logprobs for group in groups):
         logits[to_device(processed, logits.device)] = scores
     renormalized = [index for indices, row in runs if row.params.renormalize_logits for index in indices]
-    after = backend(scores).logits_top_k(scores, top_k.values.shape[1], with_logsumexp=bool(renormalized))
+    count = min(max(top_k.values.shape[1], candidates_per_row(groups)), scores.shape[1])
+    after = backend(scores).logits_top_k(scores, count, with_logsumexp=bool(renormalized))
     own_further = None if further is None else rows_at(further, processed)
     convert = _Conversion(before, after, frozenset(absolute), frozenset(renormalized))
     changed = convert(_with_further(after.values, scores, own_further), range(len(processed)))

@@ -22,16 +22,28 @@ def num_output_rows(group: SequenceGroup) -> int:
     return len(group.sequences) + len(group.sequences[0].draft)
 
 
+def candidates_per_row(groups: Sequence[SequenceGroup]) -> int:
+    """Number of continuations to find in each row, as the beam search that needs most; 1 without beam searches.
+
+    If all groups are wide searches, only the first candidates are found (`server.engine.device.wide_searches`).
+    """
+    counts = [group.beams.num_candidates for group in groups if group.beams is not None]
+    most = max(counts, default=1)
+    return min(FIRST_CANDIDATES, most) if are_wide(groups) else most
+
+
 def logits_request(groups: Sequence[SequenceGroup]) -> LogitsRequest:
     """The `LogitsRequest` for all rows of a step.
 
-    It asks for as many candidates as the group that needs most, and for log-sum-exp if any group needs it. If all
-    groups are wide searches, it asks for the first candidates only (`server.engine.device.wide_searches`).
+    It asks for as many tokens as the group that needs most, and for log-sum-exp if any group needs it. If the logits of
+    all beams are changed by processors, their candidates are found after that, and only the reported tokens are needed.
     """
-    counts = [group.params.top_logprobs for group in groups if group.params.logprobs]
-    searches = [group.beams.num_candidates for group in groups if group.beams is not None]
-    counts += [min(FIRST_CANDIDATES, count) for count in searches] if are_wide(groups) else searches
-    return LogitsRequest(max(1, *counts) if counts else 1, bool(counts))
+    searches = [group for group in groups if group.beams is not None]
+    reported = [group.params.top_logprobs for group in groups if group.params.logprobs]
+    counts = [1, *reported]
+    if not all(group.tables.change_logits for group in searches):
+        counts.append(candidates_per_row(groups))
+    return LogitsRequest(max(counts), bool(searches or reported))
 
 
 def step_logits_request(groups: Sequence[SequenceGroup], max_rows: int) -> LogitsRequest | None:

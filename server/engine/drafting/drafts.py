@@ -61,7 +61,7 @@ class Drafter(Protocol):
     def waits_for_tokens(self, groups: Sequence[SequenceGroup], num_rows: int) -> bool:
         """Whether the next step may have drafts, so that all tokens before it must be known when it is scheduled.
 
-        groups, num_rows: as of `propose`. The last token of each group may not be known yet.
+        groups, num_rows: as for `propose`. The last token of each group may not be known yet.
         """
 
     def forget(self, group: SequenceGroup) -> None:
@@ -113,7 +113,7 @@ class NgramDrafter:
         return any(draft for _, draft in self._drafts(groups, num_rows))
 
     def _drafts(self, groups: Sequence[SequenceGroup], num_rows: int) -> list[tuple[SequenceGroup, list[int]]]:
-        """The drafts of groups whose text predicts tokens. They may be empty. Arguments as of `propose`."""
+        """The drafts of groups whose text predicts tokens. They may be empty. Arguments as for `propose`."""
         if num_rows > MAX_DRAFTING_ROWS:
             return []
         texts = []

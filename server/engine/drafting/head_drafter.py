@@ -45,7 +45,7 @@ PROBES = 16
 drafts begin again.
 """
 REST_STEPS = 16
-"""After a choice of no draft, a text has no drafts until a step whose number is a multiple of this one.
+"""A text for which no draft was chosen gets no drafts until the next step whose index is a multiple of this number.
 
 All texts thus choose in the same steps, and steps in between are launched ahead. A comparison of predictions with the
 text (`PROBES`) may end the time without drafts earlier.
@@ -66,7 +66,7 @@ class HeadDrafter:
 
     head: the draft head. num_tokens: longest draft of a sequence.
     max_batch_tokens: largest number of tokens in one pass of the head.
-    relative_cost, repeats: as of `HeadCosts`.
+    relative_cost, repeats: as for `HeadCosts`.
     seconds: duration of the passes before the current step.
     passes: runs the passes, after `allocate`.
     pool, runner: None, because the head uses the blocks of the model.
@@ -90,7 +90,7 @@ class HeadDrafter:
         self._due_step: int | None = None
 
     def allocate(self, num_blocks: int, block_size: int, dtype: torch.dtype) -> None:
-        """Allocate the cache of the head. num_blocks, block_size: as of the model's cache. dtype: of keys and values.
+        """Allocate the cache of the head. num_blocks, block_size: as in the model's cache. dtype: of keys and values.
 
         Raises RuntimeError or OSError if there is too little memory.
         """

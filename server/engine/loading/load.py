@@ -50,7 +50,7 @@ def load(
     progress: called with the bytes read so far and in total.
     memory: keeps the tensors of the model.
     cache: packed weights of earlier loads, or None. Not used if `memory` already has the tensors.
-    Raises LoadError, whatever the reason: invalid or damaged files, too little memory, or too long a planning phase.
+    Raises LoadError for every failure: invalid or damaged files, too little memory, or too long a planning phase.
     """
     started = time.monotonic()
     try:

@@ -46,7 +46,7 @@ class LoadedCheckpoint:
     is_from_cache: bool = False
 
     def kv_cache_dtype(self, options: EngineOptions) -> KVCacheDType:
-        """The setting `--kv-cache-dtype` for this checkpoint: that of the model if it has one, else of the worker."""
+        """The value of `--kv-cache-dtype` for this checkpoint: its own if it has one, else that of the worker."""
         return self.spec.kv_cache_dtype or options.kv_cache_dtype
 
     def kv_dtype(self, options: EngineOptions) -> torch.dtype:

@@ -175,10 +175,10 @@ def _too_little(free: int) -> str:
 
 
 class UnmeasuredPrefill(PrefillBudget):
-    """Limits the prefill work of all steps as before the first measurement, because it learns nothing.
+    """A prefill budget that learns no step times: every step has the limit that applies before the first measured step.
 
-    The rows of a step, and so its memory, then do not depend on how long the steps of the measurement take. The first
-    ones compile kernels.
+    While memory is measured, the rows of a step, and so its memory, must not depend on how long earlier steps took. The
+    first steps take long, because they compile kernels.
     """
 
     def observe(self, decode_tokens: int, prefill_tokens: int, seconds: float) -> None: ...

@@ -1,4 +1,4 @@
-"""Token settings of a request as arrays, built once and read in every step."""
+"""The settings of a request for its tokens (biased, allowed, banned...) as arrays: built once, read in every step."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _changes_otherwise(params: GenerationParams) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TokenTables:
-    """Token settings of one request as arrays.
+    """The settings of one request that make some tokens likelier or impossible, as arrays.
 
     biased: [n], int64, ids of `logit_bias`. biases: [n], float32, their values.
     allowed: [n], int64, ids of `allowed_token_ids`; empty if all tokens are allowed.

@@ -92,10 +92,10 @@ class Drafting:
             self._stop(schedule.groups)
 
     def waits_for_tokens(self, rows: Sequence[ScheduledRow]) -> bool:
-        """Whether the next step of some decoding rows must not start before the host has read all their tokens.
+        """Whether the host must have read all tokens of some decoding rows before their next step may start.
 
-        So it is if the step may have drafts, or a pass of a draft head before it. Each row is of another group, or of a
-        group with beams.
+        True if the step may verify drafts, or if a draft head may have to run before the step.
+        rows: one row per group, except that groups with beams have several.
         """
         ready = [row.group for row in rows if row.group.accepts_drafts]
         try:

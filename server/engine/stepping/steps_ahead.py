@@ -6,8 +6,8 @@ device. No row of the step may have a setting that needs the host to read the te
 (`server.engine.sequences.ahead_fields`), and the drafter of the model must have nothing to do for the step.
 
 Until its results are read, a launched step counts as scheduled but not computed. The step after it is planned without
-knowing them: each row gets one token. If a sequence ends with the unread token, the next step computes it in vain. The
-block that this step writes stays in use until the step is over.
+knowing them: each row gets one token. If a sequence ends with the unread token, its result of the next step
+is dropped. The block that this step writes stays in use until the step is over.
 
 While steps with beams are launched one after the other, each sequence of a search is a lane (`BeamLanes`). When no
 further step is launched, the beams get block tables of their own again, because only these steps know lanes.
@@ -62,7 +62,10 @@ class RowSettings:
         return cls(filters, sampled, [groups[place].seed for place in sampled])
 
     def choices(self, positions: Sequence[int]) -> RowChoices:
-        """How the tokens of a step are chosen. positions: number of new tokens of each row before this one."""
+        """The sampling settings of the rows, and a random number for the next token of each row.
+
+        positions: for each row, the number of tokens that are generated before this step.
+        """
         uniforms = np.zeros(len(self.filters))
         if self.sampled:
             uniforms[self.sampled] = uniform(self.seeds, [positions[place] for place in self.sampled])
@@ -228,7 +231,7 @@ class StepsAhead:
 
 
 def _num_new_tokens(rows: Sequence[ScheduledRow], ahead: bool) -> list[int]:
-    """Number of new tokens of each row before the one that the step chooses.
+    """For each row, the number of generated tokens before the token that the step chooses.
 
     ahead: whether each row has one more token that the host has not read yet.
     """

@@ -48,7 +48,10 @@ Returns whether it can take more now.
 
 
 class SequenceClient(Protocol):
-    """The methods of `EngineClient` that a call uses. sequence_id: id of a sequence in the messages to the worker."""
+    """The methods of `EngineClient` that a call uses.
+
+    sequence_id: in all methods, the id of a sequence in the messages to the worker.
+    """
 
     def submit(self, call: Call, message: Generate | Encode) -> list[int]: ...
 

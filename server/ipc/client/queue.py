@@ -58,10 +58,10 @@ class Queue:
     def enter(self, requests: int, tokens: int) -> None:
         """Count sequences and tokens that begin to wait. Raises Overloaded, and counts none, if not all have room."""
         if not self.has_room(requests, tokens):
-            state = f"the queue is full: {self.tokens:,} tokens are waiting"
+            state = f"{self.tokens:,} tokens wait in the queue, and this request adds {tokens:,}"
             refusal = QUEUE_TOKENS.refusal(f"{self.max_tokens:,}")
             if self.requests + requests > self.max_requests:
-                state = f"the queue is full: {self.requests:,} sequences are waiting"
+                state = f"{self.requests:,} sequences wait in the queue, and this request adds {requests:,}"
                 refusal = QUEUE_REQUESTS.refusal(f"{self.max_requests:,}")
             raise Overloaded(state, refusal, self._seconds_until_room(requests, tokens))
         self.requests += requests

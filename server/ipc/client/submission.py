@@ -42,6 +42,8 @@ class Part:
         """The part as a message. It is built when it is sent, because thousands of rows take milliseconds."""
         whole, end = self.whole, self.first + len(self.sizes)
         if isinstance(whole, Encode):
+            if len(self.sizes) == len(whole.items):
+                return whole
             sequence_id = whole.sequence_id if self.encode_id is None else self.encode_id
             return msgspec.structs.replace(whole, sequence_id=sequence_id, items=whole.items[self.first : end])
         return whole if len(self.sizes) == len(whole.rows) else pick_rows(whole, whole.rows[self.first : end])

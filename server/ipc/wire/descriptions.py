@@ -197,7 +197,7 @@ def state_slots(rows: int) -> int:
 class GenerationInfo(msgspec.Struct, frozen=True):
     """Generation settings of a checkpoint: special tokens, and defaults of API fields. None: the field is not set.
 
-    The values come from `generation_config.json`, else from `config.json`, else from the model family.
+    The values come from `generation_config.json`, else from `config.json` (`models.generation_defaults`).
     decoder_start_token_ids: start tokens of the decoder of an encoder-decoder.
     """
 

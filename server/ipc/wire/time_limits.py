@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from server.ipc.wire.step_messages import FailureCode
 
@@ -57,30 +57,46 @@ class TimeLimits:
 
     def first(self, slack_seconds: float = 0.0) -> TimeLimit | None:
         """The limit that passes first; None if there is none. slack_seconds: added to the deadline of the answer."""
-        found: list[TimeLimit] = []
-        if self.deadline is not None:
-            found.append(TimeLimit(self.deadline + slack_seconds, "timeout", "the deadline passed"))
-        if self.start_deadline is not None:
+        found = min(self._times(slack_seconds), default=None)
+        if found is None:
+            return None
+        passes, kind = found
+        if kind == "deadline":
+            return TimeLimit(passes, "timeout", "the deadline passed")
+        if kind == "start":
             waited = f"the request waited {self.queue_seconds:g} s and was not started (--queue-timeout-seconds)"
-            found.append(TimeLimit(self.start_deadline, "timeout", waited))
-        if self.progressed is not None and not self.is_idle:
-            others = self.others_progressed()
-            progressed = self.progressed if others is None else max(self.progressed, others)
-            of = "this request" if others is None else "any request"
-            stalled = f"the engine computed nothing for {of} during {NO_PROGRESS_SECONDS:g} s"
-            found.append(TimeLimit(progressed + NO_PROGRESS_SECONDS, "engine_error", stalled))
-        return min(found, default=None)
+            return TimeLimit(passes, "timeout", waited)
+        of = "this request" if self.others_progressed() is None else "any request"
+        stalled = f"the engine computed nothing for {of} during {NO_PROGRESS_SECONDS:g} s"
+        return TimeLimit(passes, "engine_error", stalled)
+
+    def next_time(self, slack_seconds: float = 0.0) -> float | None:
+        """Time at which the first limit passes; None if there is none. slack_seconds: as for `first`."""
+        found = min(self._times(slack_seconds), default=None)
+        return None if found is None else found[0]
 
     @property
     def next_deadline(self) -> float | None:
         """Time at which the first limit passes; None if there is no limit."""
-        limit = self.first()
-        return None if limit is None else limit.time
+        return self.next_time()
 
     def passed(self) -> TimeLimit | None:
         """The first limit if its time has passed, else None."""
-        limit = self.first()
-        return limit if limit is not None and limit.time <= time.monotonic() else None
+        passes = self.next_time()
+        return self.first() if passes is not None and passes <= time.monotonic() else None
+
+    def _times(self, slack_seconds: float) -> list[tuple[float, Literal["deadline", "start", "progress"]]]:
+        """The time at which each limit passes. slack_seconds: as for `first`."""
+        found: list[tuple[float, Literal["deadline", "start", "progress"]]] = []
+        if self.deadline is not None:
+            found.append((self.deadline + slack_seconds, "deadline"))
+        if self.start_deadline is not None:
+            found.append((self.start_deadline, "start"))
+        if self.progressed is not None and not self.is_idle:
+            others = self.others_progressed()
+            progressed = self.progressed if others is None else max(self.progressed, others)
+            found.append((progressed + NO_PROGRESS_SECONDS, "progress"))
+        return found
 
 
 class LimitTimer:
@@ -103,9 +119,9 @@ class LimitTimer:
     def start(self) -> None:
         """Start the timer for the first limit, if there is one. A running timer is replaced."""
         self.stop()
-        limit = self._limits.first(self._slack_seconds)
-        if limit is not None:
-            delay = max(limit.time - time.monotonic(), 0.0)
+        passes = self._limits.next_time(self._slack_seconds)
+        if passes is not None:
+            delay = max(passes - time.monotonic(), 0.0)
             self._handle = asyncio.get_running_loop().call_later(delay, self._check)
 
     def stop(self) -> None:

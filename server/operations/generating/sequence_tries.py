@@ -6,7 +6,7 @@ The arrays of a million sequences are built level by level, without a Python obj
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import chain
+from itertools import chain, islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,8 @@ from server.operations.served_model import ServedModel
 
 MAX_SEQUENCE_TOKENS = 4_096
 """Maximum number of tokens in one sequence. The time of building a trie grows with its longest sequence."""
+_PORTION = 1 << 16
+"""Tokens that are copied in one call."""
 _PARAM = "allowed_sequences"
 _TOKEN_BITS = 32
 
@@ -107,8 +109,11 @@ def flat_tokens(items: Items, model: ServedModel, place: Callable[[int], str]) -
     encoded = iter(model.tokenizer.encode(texts, add_special_tokens=False, offsets=False)) if texts else iter(())
     sequences = [next(encoded).ids if isinstance(item, str) else item for item in items]
     lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
-    tokens = np.fromiter(chain.from_iterable(sequences), np.int64, int(lengths.sum()))
     _check_lengths(lengths, place)
+    flat = chain.from_iterable(sequences)
+    # In portions, because each call holds Python's global lock.
+    portions = [np.fromiter(islice(flat, _PORTION), np.int64) for _ in range(0, int(lengths.sum()), _PORTION)]
+    tokens = np.concatenate([np.empty(0, np.int64), *portions])
     vocab_size, ends = model.info.vocab_size, model.info.generation.end_token_ids
     problems = (
         ((tokens < 0) | (tokens >= vocab_size), f"a token id outside the vocabulary of {vocab_size:,} in", ""),

@@ -129,7 +129,7 @@ async def store_set(
 
 
 def _parse(lines: Sequence[bytes], numbers: Sequence[int]) -> list[str | list[int]]:
-    """The JSON values of lines: texts and lists of token ids. numbers: numbers of the lines, for errors."""
+    """The JSON values of lines: texts and lists of token ids. numbers: line numbers, counted from 1, for errors."""
     try:
         items: list[str | list[int]] = orjson.loads(b"[" + b",".join(lines) + b"]")
     except orjson.JSONDecodeError:

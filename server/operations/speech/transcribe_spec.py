@@ -150,10 +150,10 @@ class TranscribeSpec:
         return self._cost(model, windows, recording + samples)
 
     def cost_after_reading(self, model: ServedModel, seconds: float) -> Cost:
-        """The cost of decoding a recording after its samples have become frames.
+        """Work and memory of decoding a recording, for admission, after its samples have become frames.
 
-        The number of windows is an estimate: consecutive windows start half a window apart. The sequential mode
-        reserves memory for further windows as they come.
+        The number of windows is an estimate, for windows that start half a window apart. If there are more windows, the
+        sequential mode reserves their memory when it reaches them.
         """
         windows = self.expected_windows(model, seconds)
         return self._cost(model, windows, math.ceil(seconds * FRAMES_PER_SECOND) * FLOAT_BYTES * model.info.num_mels)

@@ -62,6 +62,7 @@ class DetectedTranslation:
 async def detect_language(runtime: Runtime, call: Call, spec: DetectLanguageSpec) -> list[list[DetectedLanguage]]:
     """Detect the languages of each text, most likely first; empty for a text without letters.
 
+    If no model translates to `target_lang`, but a model reads it, all texts have to be in this language.
     Raises InvalidRequest if no model translates to `target_lang`, if the languages cannot be detected (for example
     because the package for it is missing), or if the markup cannot be read. Raises OperationNotSupported without a
     translation model.
@@ -71,12 +72,13 @@ async def detect_language(runtime: Runtime, call: Call, spec: DetectLanguageSpec
     runtime.check_characters(spec.texts, "inputs")
     languages = _sources(runtime, models, spec.target_lang)
     every = _sources(runtime, models, None)
-    if languages is not None and not languages:
-        raise InvalidRequest("no loaded model translates to `target_lang`", "target_lang")
     target = _language_of(spec.target_lang)
+    only_target = languages is not None and not languages
+    if only_target and (every is None or target not in every):
+        raise _not_offered()
     considered = languages
     if languages is not None and target is not None:
-        considered = _with_common_languages(languages | {target})
+        considered = _with_common_languages(languages | {target} | (every if only_target and every else frozenset()))
     known = every if every is None or considered is None else every | considered
     precise = known is not None and len(known) <= PRECISE_LANGUAGES
 
@@ -88,10 +90,15 @@ async def detect_language(runtime: Runtime, call: Call, spec: DetectLanguageSpec
         try:
             found = detector.detect(texts, considered, precise)
         except DetectionError:
+            if only_target:
+                raise _not_offered() from None
             if len(languages) > 1:
                 raise
             return detector.detect(texts, languages, precise)
-        return [_of_the_request(ranked, languages, target) for ranked in found]
+        reduced = [_of_the_request(ranked, languages, target) for ranked in found]
+        if only_target and any(ranked and not own for ranked, own in zip(found, reduced, strict=True)):
+            raise _not_offered()
+        return reduced
 
     try:
         return await runtime.pools.detect.run(detect, call)
@@ -99,6 +106,10 @@ async def detect_language(runtime: Runtime, call: Call, spec: DetectLanguageSpec
         raise InvalidRequest(f"`inputs`: {error}", "inputs") from None
     except DetectionError as error:
         raise InvalidRequest(f"send `source_lang`: {error}", "source_lang") from None
+
+
+def _not_offered() -> InvalidRequest:
+    return InvalidRequest("no loaded model translates to `target_lang`", "target_lang")
 
 
 def _with_common_languages(languages: frozenset[str]) -> frozenset[str]:
@@ -121,6 +132,8 @@ def _of_the_request(ranked: Sequence[DetectedLanguage], sources: frozenset[str],
         if share >= min(_MIN_TARGET_SHARE, _MIN_TARGET_RATIO * next_share):
             return [ranked[0]]
     found = [detected for detected in ranked if detected.language in sources]
+    if not sources:
+        return []
     if len(sources) == 1:
         return [DetectedLanguage(next(iter(sources)), 1.0)] if ranked else []
     total = sum(detected.share for detected in found)
@@ -163,7 +176,7 @@ async def translate_detected(runtime: Runtime, call: Call, spec: TranslateSpec) 
     detection = DetectLanguageSpec(spec.inputs, options.target_lang, spec.model, spec.markup)
     found = await detect_language(runtime, call, detection)
     sources = _sources(runtime, runtime.candidates(spec.model, "translate"), options.target_lang)
-    fallback = DetectedLanguage(min(sources) if sources else "en", 0.0)
+    fallback = DetectedLanguage(min(sources) if sources else _language_of(options.target_lang) or "en", 0.0)
     chosen = [ranked[0] if ranked else fallback for ranked in found]
     results: list[DetectedTranslation | None] = [None] * len(chosen)
     codes = [

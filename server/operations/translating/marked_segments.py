@@ -21,6 +21,7 @@ from server.operations.served_model import ServedModel
 from server.operations.translating.pivot_text import token_spans
 from server.operations.translating.segments import Segment
 from server.operations.translating.translation_models import longest_answer
+from server.text.languages.frequent_words import is_frequent
 from server.text.languages.languages import TranslationPrompt
 from server.text.markup.markup_options import MarkupOptions
 from server.text.markup.markup_sentences import MarkedSentence, escape, sentences
@@ -170,7 +171,11 @@ def split_markup(
     found: list[Segment] = []
     try:
         parts = sentences(
-            document, options, lambda text: [(sentence.text, sentence.separator) for sentence in split(text)], fits
+            document,
+            options,
+            lambda text: [(sentence.text, sentence.separator) for sentence in split(text)],
+            fits,
+            partial(is_frequent, language=""),
         )
     except MarkupError as error:
         raise InvalidRequest(f"`inputs`: {error}", "inputs") from None

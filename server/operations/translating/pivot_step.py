@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -22,6 +21,7 @@ from server.operations.translating.loops import second_attempt, sets_repetitions
 from server.operations.translating.pivot_text import PivotText, token_spans
 from server.operations.translating.segments import Segment
 from server.operations.translating.translation_models import TranslationPath, TranslationStep
+from server.system.loop_iterations import next_iteration
 from server.text.markup.placed_tags import Span
 
 ROWS_AT_ONCE = 64
@@ -79,7 +79,7 @@ async def to_pivot(
     answers = []
     for segment in translated:
         if len(rows) % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
-            await asyncio.sleep(0)
+            await next_iteration()
         room = prompts.max_new_tokens(model.info, segment.source_ids, start, "inputs")
         continued = segment.source_ids if step.frame is not None else []
         answers.append(hypotheses(model, params, len(rows), shown, continued))

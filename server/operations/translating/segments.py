@@ -7,7 +7,7 @@ joined, are always the beginning of the final text. Imports no HTTP and no engin
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -20,7 +20,7 @@ from server.operations.translating.loops import is_loop
 from server.operations.translating.pivot_text import PivotText
 from server.text.languages.language_codes import parse_language
 from server.text.languages.sentences import SENTENCE_ENDS, Sentence, split_sentences
-from server.text.markup.protected import numbers_differ
+from server.text.markup.protected import SYMBOL, numbers_differ
 from server.word_bounds import UNSPACED as UNSPACED_CHARACTER
 
 Flag = Literal["numbers", "loop", "language", "tags"]
@@ -30,6 +30,10 @@ UNSPACED = frozenset({"zh", "ja", "th", "lo", "km", "my", "yue"})
 _NEWLINES = re.compile(r"[\r\n]+")
 _WRAP = re.compile(r"(?<![\r\n])(?:\r\n|\r|\n)(?![^\S\r\n]*[\r\n])")
 """Pattern for a line break that no other line break precedes, and no empty line follows."""
+_MARKER = re.compile(r"(?:(?:[-–—*+>#•‣◦·]{1,6}|\(?(?:\d{1,3}|[A-Za-z])\)|\[[ xX]?\])[ \t]+)+(?=\S)")
+"""Markers at the start of a line: - or * of a list, > of a quotation, # of a heading, a) and (1), [x] of a task."""
+_NUMBERED = re.compile(r"(?:\d{1,3}|[A-Za-z])\.[ \t]+(?=\S)")
+"""Markers of a list whose items are numbered with a full stop."""
 _PAUSE = re.compile(r"[,;:،、，；]\s*|\s+")
 
 
@@ -245,11 +249,12 @@ class SegmentedText:
 def max_segments(text: str, limit: int, is_markup: bool) -> int:
     """Upper bound of the number of segments in a text, for a model that reads at most `limit` tokens.
 
-    A sentence ends at a line break or a punctuation mark, and in markup at a tag. Only a segment with more than
-    `limit / 2` characters can be too long. It is cut near its middle, so that each part has at least `limit / 16`.
+    A sentence ends at a line break or a punctuation mark, in markup at a tag, and with protected parts at a symbol.
+    Only a segment with more than `limit / 2` characters can be too long. It is cut near its middle, so that each part
+    has at least `limit / 16`.
     """
     ends = sum(map(text.count, SENTENCE_ENDS)) + (
-        text.count(">") - text.count("><") + text.count("&") if is_markup else 0
+        text.count(">") - text.count("><") + text.count("&") + len(SYMBOL.findall(text)) if is_markup else 0
     )
     return max(1, min(len(text), 2 + ends + 16 * len(text) // max(limit, 1)))
 
@@ -282,7 +287,26 @@ def split(
     for index, sentence in enumerate(sentences[:-1]):
         if sentence.text and not sentence.separator and spaced:
             sentences[index] = Sentence(sentence.text, " ")
+    sentences = list(_without_markers(sentences))
     return [Segment(part.text, part.separator) for sentence in sentences for part in _cut(sentence, fits)]
+
+
+def _without_markers(sentences: Sequence[Sentence]) -> Iterator[Sentence]:
+    """Separate the marker of a list item, quotation or heading at the start of a line from its sentence.
+
+    Models drop such markers, or translate them as words. A number with a full stop is a marker only in a list.
+    """
+    begins_line = True
+    starts = [sentence.text for sentence in sentences]
+    is_list = sum(_NUMBERED.match(text) is not None for text in starts) > 1
+    for sentence in sentences:
+        marker = (_NUMBERED.match(sentence.text) if is_list else None) or _MARKER.match(sentence.text)
+        if begins_line and marker is not None:
+            yield Sentence("", marker[0])
+            yield Sentence(sentence.text[marker.end() :], sentence.separator)
+        else:
+            yield sentence
+        begins_line = "\n" in sentence.separator if sentence.text else begins_line
 
 
 def _across_lines(text: str, language: str | None) -> list[Sentence]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 
@@ -50,10 +50,12 @@ from server.text.markup.protected import Protection
 from server.text.markup.shown_tags import TAG_CHARACTERS, can_be_shown
 
 COSTS_AT_ONCE, COST_CHARACTERS = 64, 1 << 16
-"""Maximum number of texts, and of characters of all texts, whose cost is computed on the event loop. The cost of more
-is computed in a thread."""
+"""Maximum number of texts, and of characters of all texts, that are read on the event loop. More are read in a
+thread."""
 MAX_SEGMENTS = 1 << 13
 """Maximum number of segments of one request that a model translates."""
+
+ReadT = TypeVar("ReadT")
 
 
 @dataclass(frozen=True)
@@ -247,7 +249,7 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
     rows = SegmentRows(call, step, resolved, SegmentSettings(params, shown), with_terms)
     for (text, _), segment, required in zip(places, translated, terms.by_sentence, strict=True):
         if len(rows.rows) % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
-            await asyncio.sleep(0)
+            await next_iteration()
         rows.add(text.index, segment, required)
     message = Generate(model.name, params, rows.sources, rows.rows, cache_salt=call.cache_salt)
     if any(terms.by_sentence):
@@ -271,10 +273,15 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
 
 
 async def _cost(runtime: Runtime, call: Call, spec: TranslateSpec, model: ServedModel) -> Cost:
-    """Compute the cost of a request with a model. This takes 50 microseconds per text, so many texts get a thread."""
+    """Compute the cost of a request with a model."""
+    return await _read_texts(runtime, call, spec, partial(spec.cost, model))
+
+
+async def _read_texts(runtime: Runtime, call: Call, spec: TranslateSpec, read: Callable[[], ReadT]) -> ReadT:
+    """Call a function that reads all texts of a request. This takes 50 microseconds per text, so many get a thread."""
     if len(spec.inputs) <= COSTS_AT_ONCE and characters_of(spec.inputs) <= COST_CHARACTERS:
-        return spec.cost(model)
-    return await runtime.pools.parse.run(partial(spec.cost, model), call)
+        return read()
+    return await runtime.pools.parse.run(read, call)
 
 
 def _with_stored_terms(runtime: Runtime, call: Call, spec: TranslateSpec) -> TranslateSpec:
@@ -327,7 +334,9 @@ async def _split(runtime: Runtime, call: Call, path: TranslationPath, spec: Tran
     if language_prompt.copies:
         return [[Segment(text, "")] for text in spec.inputs]
     protection = spec.protection
-    marked = [spec.markup is not None or protection.may_apply(text) for text in spec.inputs]
+    marked = await _read_texts(
+        runtime, call, spec, lambda: [spec.markup is not None or protection.may_apply(text) for text in spec.inputs]
+    )
     if not spec.splits and not any(marked):
         return [
             [replace(segment, is_instructed=path.is_instructed) for segment in segments.whole(text)]

@@ -174,6 +174,107 @@ BY_LANGUAGE = {
 ANY_LANGUAGE = frozenset().union(*BY_LANGUAGE.values())
 """Abbreviations of all languages together, for a text of an unknown language."""
 
+_FURTHER_TEXT = {
+    "en": """
+        para paras eds ed vol vols trans eqs figs ch chap inst encl pron subsp spp div subdiv apt cpl esq app gal
+        mon tue tues thu thur thurs fri jan feb apr aug sept oct nov dec ger lat bro sis
+    """,
+    "de": """
+        abb abt anh anl anm bhf bsp dipl.-ing etw evang fam gez ges geschw hbf inh ital jmd jmdn kaiserl kap kffr kfm
+        königl kto lit min.-präs nachm okt dez pkt polit rdnr stellungn stellv stk tab techn temp verf verh verl
+        vermutl verw vorm vors wirtsch bl kl pl rn wiss ziff zit zus jan feb apr aug sept nov mo di mi do sa wg zw
+    """,
+    "fr": """
+        adj adv angl anc ap arr coll conj dép fév géogr hist ill introd litt lun mus méd ouvr philos plur préf prép
+        rééd subst sté ven all esp ital cdt janv sept oct
+    """,
+    "es": """
+        abg alte arts caps cdte cfr coord cód eds ene excma fasc feb figs fol hnos ibíd ilma izda mons mss mtra mtro
+        núms obs pbro prol pte quím ref rvdo secc sgto sigs supl tab teléf tfno trad urb vols íd abr ago sept oct nov
+        dic bco fdo rte vto pzo pl
+    """,
+    "it": """
+        alleg ecc fasc fraz giov mart num obbl parr rec s.p.a s.r.l sett sez seg segg suppl tab tabb ten vd ott nov dic
+        genn febbr ag c.so p.za on.le
+    """,
+    "pt": """
+        abr ago apto bl caps coord dto eds esq exa fev figs fl fls ibid ilma jan jul jun lda nov obs org orgs out proc
+        pça qd supl tab trad trav tít vols exmos
+    """,
+    "nl": "afb apr aug dec feb fig gest lic nov okt overl par red sept tab uitg volg",
+    "pl": """
+        bł br cdn dot ew sp grud gł jedn jw liczb lok mies nast nazw niedz oprac paźdz pocz podst poł proc przew przyp
+        pseud rozdz rozp ryc sek stycz sygn szt tłum ub wew wsch zach zał zam zast zesz łac ang niem kwiec wrzes
+    """,
+    "cs": "angl aj csc drsc evid lat mjr něm odst pozn překl srov ved zejm zn zvl čes čp ital špan",
+    "sk": "angl apr evid feb jan lat nem odst okt porov pozn preds roč sept tab zn zodp čes kap vr nov dec aug",
+    "ru": """
+        абз авг апр вост воен всп вып г-жа г-н ген дек доб доп евр зав зам им инж ист кап лейт лит мор муз мн нач науч
+        нояб обраб окт оригин отв оф пом полит прил прим пр-т пос разд респ сев сент уч физ франц хим центр шос экз
+        эконом эт юж юр янв февр полк подполк урожд яп техн ред фам
+    """,
+    "uk": """
+        берез верес вид вип г-н ген груд жовт заст зав інж канд квіт листоп лип лют лат нач розд серп січ трав упоряд
+        черв ред фам
+    """,
+    "bg": """
+        авг ап апр арх англ бл вх г-жа г-н дек ет им инж лат нем ноем нар общ обл окт прев рус септ сл хр янв ян февр
+    """,
+    "el": """
+        αγγλ αδ αι απρ αριθ αρθ αυγ άρθ γαλλ γεν γερμ δεκ εδ εικ εκατ ελλ ιαν ιδ κυρ λατ μαρ νοε οκτ πίν πλ σεπτ ταξ
+        τεύχ τόμ φεβ
+    """,
+    "tr": "ağu arş blv böl eyl hz nis şti şub yay ütğm",
+    "sv": """
+        adr anm apr aug avd avs dec dvs egentl enl ex fil forts följ föreg förf förk jan feb jur kand kungl lat lic mån
+        milj nov okt omkr pga plur red sept sing s:t tekn tors uppl utg vard äv övers
+    """,
+    "da": "adr afd alm anm apr aug bem cand dec feb fx iht ift jan nov okt oprindl red sct sept skt tidl tirs tors udg",
+    "nb": "adr alm anm apr aug avd cand des feb ift ifm iht jan mill nov okt opprinn overs red sept tidl tirs tors utg",
+    "fi": "alk as ekr engl ins jms jkr jälk kreik kuol lat pyh ruots synt yms suom",
+    "hu": """
+        ang apr aug ered ezr febr főv gör hsz jún júl kft kiad köt lat márc mill ném nov okt szept tkp uo uő ált ápr
+        évf őrn dec jan
+    """,
+    "ro": """
+        acad alin apr arh aug conf coord dec engl feb germ ian iul iun lat lect mart nov obs oct sect sept trad î.hr
+        d.hr șos
+    """,
+    "hr": """
+        akad eng gosp inž izd jed kol lat mag njem odg ožu pogl pr prev rođ ruj sij sl tab toč umr ur velj grč
+    """,
+    "sr": """
+        akad akt inž izd prev rođ sl tač ur акад дин дипл енгл изд књ лат нем прев рођ сл тач ум ур хиљ тел мил млрд
+        фр
+    """,
+    "sl": "akad ang avg izd jan lat feb nov dec okt pogl polk prev prim sept sl tab roj doc tis um",
+    "lt": "angl apskr gim gt kun lat leid lent lot pav red sav sek sud val vert vok vysk",
+    "lv": "angl aptuv att dzim izd lat mir nod pulkv red sek tab tulk vāc",
+    "et": "dots ekr ingl keskm lad lhk mag näit pkr surn sünd tab toim umb",
+    "id": """
+        agt apr des drg feb jan jend kab kapt kec kel letjen letkol lettu mis nov okt prov sdri sept telp pt cv ud kh
+    """,
+    "vi": "nxb tx",
+    "he": "רח שד טל לדוג",
+    "ar": "ص.ب د.إ ر.س ج.م.ع و.م",
+}
+FURTHER = {code: frozenset(text.split()) for code, text in _FURTHER_TEXT.items()}
+"""Abbreviations by language that may also end a sentence, or are also words.
+
+They end a sentence only if the next word is an article, pronoun or other frequent word that begins with a capital.
+"""
+FURTHER_ANY_LANGUAGE = frozenset().union(*FURTHER.values())
+
+_UNITS_TEXT = """
+ km kg mg cm mm ml dl cl kb mb gb tb kw mw hz khz mhz ghz db ft pt hp bp hr kr kč zł px nm gr lb lbs hrs tb кг км см
+ мм мг мл
+hm hmm shh psst pst tsk brr grr zzz pfft tv pc cd dvd wc sms gps css html xml http php sql ssh vpn pdf mp
+"""
+WITHOUT_VOWEL = frozenset(_UNITS_TEXT.split())
+"""Units, interjections and lower-case acronyms without a vowel, which may end a sentence."""
+SYLLABIC_CONSONANTS = frozenset({"cs", "sk", "sl", "hr", "bs", "sr", "mk", "cy"})
+"""Languages that have words without a vowel, such as prst and krk."""
+
 NAMES = frozenset({"yahoo", "jeopardy", "joomla", "kahoot", "wham", "yum", "rouge", "ahoy", "panic", "jeb", "e"})
 """Words before the exclamation mark in names that have one: Yahoo!, Yum! Brands, Moulin Rouge!, E!."""
 

@@ -66,6 +66,13 @@ def frequent_word_counts(text: str) -> dict[str, int]:
     return {code: len(words & frequent) for code, frequent in _WORDS.items()}
 
 
+def is_frequent(word: str, language: str) -> bool:
+    """Whether a word is frequent in a language, or in any language if `language` is empty."""
+    if not language:
+        return any(word in words for words in _WORDS.values())
+    return word in _WORDS.get(_written(language), ())
+
+
 def _written(code: str) -> str:
     """Return the code under which a language's frequent words are listed: `no` for Bokmål and Nynorsk."""
     return "no" if code in ("nb", "nn") else code

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
+ARGOS_CODES = {"zt": "zh-Hant", "pb": "pt-BR"}
+"""Codes that only the models of Argos use, and the usual codes."""
 _CODE = re.compile(r"([a-z]{2,3})(?:[-_]([a-z]{4}))?(?:[-_]([a-z]{2}|\d{3}))?", re.IGNORECASE)
 
 
@@ -65,8 +67,12 @@ class Language:
 
 
 def parse_language(code: str) -> Language | None:
-    """Parse a language code of ISO 639, BCP 47, FLORES-200 or mBART. None for a string without the form of a code."""
-    match = _CODE.fullmatch(code.strip())
+    """Parse a language code of ISO 639, BCP 47, FLORES-200, mBART or Argos (`zt`, `pb`).
+
+    None for a string without the form of a code.
+    """
+    code = code.strip()
+    match = _CODE.fullmatch(ARGOS_CODES.get(code.lower(), code))
     if match is None:
         return None
     language, script, region = match.groups()

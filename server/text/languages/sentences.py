@@ -9,6 +9,7 @@ See docs/decisions/0130-sentences-by-sentencex.md.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -22,10 +23,15 @@ from server.text.languages.abbreviations import (
     BEFORE_NUMBERS,
     BY_LANGUAGE,
     EVERYWHERE,
+    FURTHER,
+    FURTHER_ANY_LANGUAGE,
     NAMES,
     NAMES_WITH_FULL_STOP,
     NUMBERED,
+    SYLLABIC_CONSONANTS,
+    WITHOUT_VOWEL,
 )
+from server.text.languages.frequent_words import is_frequent
 from server.text.languages.likely_language import likely_language
 
 SENTENCE_ENDS = "\n.!?…؟۔।॥。！？｡;;·։։።፧፨၊။។៕།༎⁇⁈⁉‼‽．‥"
@@ -99,6 +105,12 @@ _INITIAL = re.compile(r"[^\W\d_]\.?(?:-[^\W\d_])?", re.UNICODE)
 """The initial of a name, without its last full stop: J, or J.-C."""
 _DOTTED = re.compile(r"(?:[^\W\d_]{1,3}\.[\s\u00a0]?-?)+[^\W\d_]{1,4}")
 """An abbreviation of several short parts, without its last full stop: e.g, z. B, π.Χ."""
+_CASED = re.compile("[a-z\u0300-\u036f\u00df\u0111\u0142\u03b1-\u03c9\u0430-\u045f]+")
+"""A word in lower case of the Latin, Greek or Cyrillic script, decomposed."""
+_VOWEL = re.compile(
+    "[aeiouy\u03b1\u03b5\u03b7\u03b9\u03bf\u03c5\u03c9\u0430\u0435\u0438\u043e\u0443\u044a\u044b\u044d\u044e\u044f\u0454\u0456]"
+)
+_FIRST_WORD = re.compile(rf"[{re.escape(_OPENING)}]*([^\W\d_]+)")
 _CLOCK = frozenset({"a.m", "p.m"})
 """Abbreviations of several parts that often end a sentence."""
 
@@ -357,6 +369,8 @@ def _is_abbreviation(before: str, after: str, sentence: str, language: str) -> b
         return False
     if _is_initial(plain):
         return True
+    if len(plain) > 1 and plain[0] == "و":  # Arabic writes "and" as a part of the next word
+        plain = plain[1:]
     if language in ("", "en") and plain in AMBIGUOUS and _ends_as_a_word(word, before, after):
         return False
     if plain in EVERYWHERE or plain in (BY_LANGUAGE.get(language, ()) if language else ANY_LANGUAGE):
@@ -367,7 +381,41 @@ def _is_abbreviation(before: str, after: str, sentence: str, language: str) -> b
         return True
     if language in _DANDA_SCRIPTS and len(word) <= 5 and "\u0900" <= word[-1] <= "\u0dff":
         return True
-    return word[0].islower() and plain not in _CLOCK and _DOTTED.fullmatch(plain) is not None
+    if not language and len(word) <= 3 and "\u0900" <= word[-1] <= "\u0b7f":
+        return True
+    if plain in _CLOCK:
+        return False
+    if _DOTTED.fullmatch(plain) and not word[0].isupper():
+        return True
+    return _may_be_abbreviation(word, plain, language) and not _begins_with_frequent_word(after, language)
+
+
+def _may_be_abbreviation(word: str, plain: str, language: str) -> bool:
+    """Whether a word is an abbreviation that may also end a sentence: S.p.A, Ph.D, kpl, Abt.
+
+    word: the word without its last full stop. plain: the same in lower case, without an article such as l'.
+    """
+    if _DOTTED.fullmatch(plain) or plain in (FURTHER.get(language, ()) if language else FURTHER_ANY_LANGUAGE):
+        return True
+    if language in SYLLABIC_CONSONANTS or plain in WITHOUT_VOWEL or not 2 <= len(plain) <= 6:
+        return False
+    if not word[-len(plain) if len(plain) == 2 else 1 :].islower():
+        return False
+    letters = unicodedata.normalize("NFD", plain)
+    return _CASED.fullmatch(letters) is not None and not _VOWEL.search(letters)
+
+
+def _begins_with_frequent_word(text: str, language: str) -> bool:
+    """Whether a text begins with an article, pronoun or other frequent word, as many sentences do.
+
+    Without a language, quoted speech counts too, because the abbreviation may be a word of the unknown language.
+    """
+    first = _FIRST_WORD.match(text)
+    if language in ("", "en") and _SENTENCE_WORD.match(text):
+        return True
+    if not language and text[:1] in "\"'“‘«„»›”—–":
+        return True
+    return first is not None and is_frequent(first[1].lower(), language)
 
 
 def _is_name_of_a_thing(previous: str, after: str) -> bool:

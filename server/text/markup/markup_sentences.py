@@ -21,6 +21,11 @@ _SPACE = re.compile(r"[ \t\n\r\f]")
 _COLLAPSIBLE = re.compile(r"[ \t\n\r\f]{2}|[\t\n\r\f]")
 """White space that is not a single space between words."""
 _MARKS = ".,;:!?…"
+_BULLETS = frozenset("•‣⁃◦▪▫●○■□◆◇►▶|¦")
+_HEARTS = frozenset("❤♥♡🧡💛💚💙💜🖤🤍🤎💕💖")
+"""Symbols that stand for a verb, as in "I ❤ Paris"."""
+_SYMBOLS = re.compile("[^\\x00-\\u00a8]+")
+_WORD = re.compile(r"\s*([^\W\d_]+)")
 _BETWEEN, _DROPPED = -1, -2
 """Values in place of a slot's index, for tags that are in no sentence: written between sentences, or left out."""
 
@@ -69,11 +74,13 @@ def sentences(
     options: MarkupOptions,
     split: Callable[[str], Sequence[tuple[str, str]]],
     fits: Callable[[str], bool],
+    is_frequent: Callable[[str], bool] = lambda word: False,
 ) -> list[str | MarkedSentence]:
     """Divide a document into sentences, and the markup between them (strings), in order.
 
     split: divides a text into (sentence, separator).
     fits: tells whether a text is short enough for the model.
+    is_frequent: tells whether a word in lower case is an article, a pronoun or another word that begins sentences.
     Raises MarkupError for XML that is not well-formed, and for too many or too deeply nested tags.
     """
     found: list[str | MarkedSentence] = []
@@ -81,7 +88,7 @@ def sentences(
         if isinstance(part, str):
             found.append(part)
         else:
-            found += _RunSentences(part, options, split, fits).parts()
+            found += _RunSentences(part, options, split, fits, is_frequent).parts()
     return found
 
 
@@ -97,13 +104,14 @@ class _RunSentences:
         options: MarkupOptions,
         split: Callable[[str], Sequence[tuple[str, str]]],
         fits: Callable[[str], bool],
+        is_frequent: Callable[[str], bool],
     ) -> None:
         self._run = run
         self._kind = options.kind
         text = run.text if options.split_at_newlines else _SPACE.sub(" ", run.text)
         own_text = _without_atoms(run)
         found = [span for span in _locate(text, split(text)) if own_text[span.start : span.end].strip()]
-        self._spans = _widened(_joined(found, run, fits), run)
+        self._spans = _widened(_joined(list(_cut_at_symbols(found, run, is_frequent)), run, fits), run)
         self._starts = [span.start for span in self._spans]
         self._ends = [span.end for span in self._spans]
         atoms = frozenset(
@@ -114,6 +122,7 @@ class _RunSentences:
         self._texts, self._places = [text for text, _ in collapsed], [places for _, places in collapsed]
         self._tags: list[list[InlineTag]] = [[] for _ in self._spans]
         self._slots: dict[int, int] = {}  # slot of the tags of each element, by its id
+        self._piece_of = {id(element): index for index, element in run.elements.items()}
         for root in run.roots:
             self._assign(root)
 
@@ -183,9 +192,30 @@ class _RunSentences:
                 return
             if (begins_inside or ends_inside) and not element.is_atom:
                 slot = _DROPPED
+        elif element.is_atom and (sentence := self._touched_mark(element)) is not None:
+            self._tags[sentence].append(self._inline_tag(element, sentence))
+            return
         self._slots[id(element)] = slot
         for child in element.children:
             self._assign(child)
+
+    def _touched_mark(self, element: InlineElement) -> int | None:
+        """Index of the sentence whose first or last character is a mark that touches an atom, as in `{name}: yes`.
+
+        Such an atom belongs to the sentence, because the translation may have a word there. None for other atoms.
+        """
+        at, pieces = element.start, self._run.pieces
+        own = self._piece_of[id(element)]
+        sides = (
+            (self._starts, pieces[own + 1 : own + 2], 0, element.space_after),
+            (self._ends, pieces[max(0, own - 1) : own], -1, element.space_before),
+        )
+        for edges, neighbours, edge, is_spaced in sides:
+            index = bisect_left(edges, at)
+            is_edge = index < len(edges) and edges[index] == at == element.end and not is_spaced
+            if is_edge and any(piece.kind == "text" and _is_mark(piece.text[edge:][:1]) for piece in neighbours):
+                return index
+        return None
 
     def _inline_tag(self, element: InlineElement, sentence: int) -> InlineTag:
         """Return an element and its children with character indices in the sentence instead of in the run.
@@ -221,6 +251,11 @@ class _SentenceSpan:
     separator: str
 
 
+def _is_mark(character: str) -> bool:
+    """Whether a character is a punctuation mark. Empty for none."""
+    return bool(character) and not character.isalnum() and not character.isspace()
+
+
 def _locate(text: str, split: Sequence[tuple[str, str]]) -> Iterator[_SentenceSpan]:
     """Find the ranges of the sentences into which a text was split. Between them is white space only.
 
@@ -232,6 +267,46 @@ def _locate(text: str, split: Sequence[tuple[str, str]]) -> Iterator[_SentenceSp
             start = text.index(sentence, at)
             at = start + len(sentence)
             yield _SentenceSpan(start, at, "" if text[at : at + 1].isspace() else separator)
+
+
+def _cut_at_symbols(
+    spans: Sequence[_SentenceSpan], run: TaggedText, is_frequent: Callable[[str], bool]
+) -> Iterator[_SentenceSpan]:
+    """Cut sentences at symbols between two sentences that have no full stop: "It is red 😀 The dog is small".
+
+    Bullets and vertical lines separate any two texts. Other symbols count before a frequent word with a capital letter.
+    """
+    places = [
+        element.start
+        for element in run.elements.values()
+        if element.is_atom and _separates(element, run.text, is_frequent)
+    ]
+    for span in spans:
+        start = span.start
+        for place in places[bisect_right(places, start) : bisect_left(places, span.end)]:
+            text = run.text[start:place].rstrip()
+            following = run.text[place : span.end]
+            if text and following.strip():
+                yield _SentenceSpan(start, start + len(text), "")
+                start = place + len(following) - len(following.lstrip())
+        yield replace(span, start=start)
+
+
+def _separates(element: InlineElement, text: str, is_frequent: Callable[[str], bool]) -> bool:
+    """Whether an atom stands between two sentences or items. text: the text of the run."""
+    is_alone = element.start == element.end and element.space_before and element.space_after
+    if not is_alone or not element.shown or any(map(str.isalnum, element.shown)):
+        return False
+    if element.shown in _BULLETS:
+        return True
+    following = _WORD.match(text, element.end)
+    return (
+        _SYMBOLS.fullmatch(element.shown) is not None
+        and element.shown[0] not in _HEARTS
+        and following is not None
+        and following[1][0].isupper()
+        and is_frequent(following[1].lower())
+    )
 
 
 def _without_atoms(run: TaggedText) -> str:

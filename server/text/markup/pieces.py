@@ -31,18 +31,30 @@ class Piece:
 def notes_as_atoms(pieces: list[Piece]) -> list[Piece]:
     """Make one atom of each superscript without letters, such as the mark of a footnote: garden<sup>[1]</sup>.
 
-    A model takes such a mark for a part of the word before it. A superscript inside a word stays text.
+    A link without letters that touches the word or mark before it counts too: garden.<a href="#n1">1</a>. A model
+    takes such a mark for a part of the word before it. A superscript inside a word stays text.
     """
     found: list[Piece] = []
     at = 0
     while at < len(pieces):
-        end = _end_of_note(pieces, at) if pieces[at].kind == "open" and pieces[at].name == "sup" else at
+        end = _end_of_note(pieces, at) if _may_be_note(pieces, at) else at
         if end > at:
             found.append(Piece("atom", "".join([part.raw for part in pieces[at:end]])))
         else:
             found.append(pieces[at])
         at = max(end, at + 1)
     return found
+
+
+def _may_be_note(pieces: Sequence[Piece], at: int) -> bool:
+    """Whether a piece opens a superscript, or a link that touches the text before it."""
+    piece = pieces[at]
+    if piece.kind != "open" or piece.name not in ("sup", "a"):
+        return False
+    before = next(
+        (part for part in reversed(pieces[max(0, at - NEAR) : at]) if part.text or part.kind == "block"), None
+    )
+    return piece.name == "sup" or (before is not None and before.kind == "text" and not before.text[-1].isspace())
 
 
 def _end_of_note(pieces: Sequence[Piece], start: int) -> int:

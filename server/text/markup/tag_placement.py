@@ -186,10 +186,25 @@ class _Placement:
                 if not any(placed_tag.first < gap < placed_tag.last for placed_tag in placed)
             ]
             borders = [gap for gap in gaps if gap not in self._inner_gaps] or gaps
-            for tag in sorted(points, key=lambda tag: tag.start):
-                gap = self._gap(tag, borders)
+            atoms = sorted([*points, *(there.tag for there in placed if there.tag.is_atom)], key=lambda tag: tag.start)
+            ranges = {id(there.tag): (there.first, there.last) for there in placed}
+            for before, tag, after in zip([None, *atoms], atoms, [*atoms[1:], None], strict=False):
+                if id(tag) in ranges:
+                    continue
+                lowest, highest = borders[0], borders[-1]
+                if before is not None and self._are_neighbours(before, tag):
+                    lowest = ranges[id(before)][1]
+                if after is not None and id(after) in ranges and self._are_neighbours(tag, after):
+                    highest = ranges[id(after)][0]
+                between = borders[bisect_left(borders, lowest) : bisect_right(borders, highest)]
+                gap = self._gap(tag, between or borders)
+                ranges[id(tag)] = gap, gap
                 placed.append(PlacedTag(gap, gap, tag, [], *self._touched_words(tag)))
         return sorted(placed, key=lambda placed_tag: (placed_tag.first, placed_tag.last))
+
+    def _are_neighbours(self, tag: InlineTag, next_tag: InlineTag) -> bool:
+        """Whether at most one word stands between two atoms, as in a list. Such atoms keep their order."""
+        return len(_WORD.findall(self.source, tag.end, next_tag.start)) <= 1
 
     def _touched_words(self, tag: InlineTag) -> tuple[bool, bool]:
         """Whether an atom touches the word before it and the word after it in the source."""

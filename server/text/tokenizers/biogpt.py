@@ -11,8 +11,8 @@ from pathlib import Path
 from server.text.tokenizers.moses.join import WordJoiner
 from server.text.tokenizers.moses.tables import WordTables
 from server.text.tokenizers.moses.words import WordSplitter
-from server.text.tokenizers.moses_pieces import MosesPieces, read_vocabulary
-from server.text.tokenizers.tokenizer_files import TokenizerFiles
+from server.text.tokenizers.moses_pieces import MosesPieces
+from server.text.tokenizers.tokenizer_files import TokenizerFiles, read_vocabulary
 
 
 class BioGptTokenizer(MosesPieces):

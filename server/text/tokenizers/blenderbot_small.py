@@ -13,7 +13,7 @@ from pathlib import Path
 from server.text.tokenizers.added_tokens import AddedTokenSplitter, added_tokens_by_id
 from server.text.tokenizers.byte_pairs import BytePairs
 from server.text.tokenizers.python_tokenizer import PythonTokenizer, TokenSpan
-from server.text.tokenizers.tokenizer_files import TokenizerFiles, read_json
+from server.text.tokenizers.tokenizer_files import TokenizerFiles, read_vocabulary
 from server.text.tokens.streams import ReplaceText, StripWhitespace, VocabularyStream, clean_up_steps, decoder_chain
 from server.text.tokens.token_bound import bound_of_pieces
 from server.text.tokens.token_bytes import NoTokenBytes, TokenBytes
@@ -33,10 +33,10 @@ class BlenderbotSmallTokenizer(PythonTokenizer):
     """
 
     def __init__(self, directory: Path, files: TokenizerFiles) -> None:
-        self._vocabulary: dict[str, int] = read_json(directory, "vocab.json")
+        self._vocabulary = read_vocabulary(directory, "vocab.json")
         path = file_in(directory, "merges.txt")
-        if not self._vocabulary or path is None:
-            raise TokenizerError(f"{'merges.txt' if self._vocabulary else 'vocab.json'} is missing or empty")
+        if path is None:
+            raise TokenizerError("merges.txt is missing or empty")
         try:
             lines = path.read_text(encoding="utf-8").split("\n")[1:-1]
         except ValueError:

@@ -161,6 +161,19 @@ def _check_model(model: _Model) -> None:
     check(model.max_input_chars_per_word or 0, MAX_WORD, "for max_input_chars_per_word")
     for affix in (model.continuing_subword_prefix, model.end_of_word_suffix):
         check(len(affix or ""), MAX_AFFIX, "characters in a prefix or suffix of its entries")
+    if model.continuing_subword_prefix:
+        _check_prefix(model.continuing_subword_prefix, model.merges)
+
+
+def _check_prefix(prefix: str, merges: msgspec.Raw) -> None:
+    """Raise TokenizerError if the library would cut more from the second part of a merge than it has.
+
+    The library panics, which writes many lines. prefix: text that it cuts. merges: JSON list of texts or pairs.
+    """
+    for merge in msgspec.json.decode(merges, type=list[str | list[str]] | None) or ():
+        second = merge.split(" ")[-1] if isinstance(merge, str) else merge[-1] if merge else ""
+        if len(second.encode()) < len(prefix.encode()):
+            raise TokenizerError("tokenizer.json has a merge whose second part is shorter than its prefix of subwords")
 
 
 def _measured_size(vocabulary: bytes) -> int | None:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 
 from tokenizers import Tokenizer as LibraryTokenizer
-from tokenizers import decoders, models, normalizers, processors
+from tokenizers import decoders, normalizers, processors
 
+from server.text.tokenizers import short_holds
 from server.text.tokenizers.bounds import MAX_ENTRIES, MAX_MERGES, check, check_entries
 from server.text.tokenizers.components import check_character_map
 from server.text.tokenizers.gguf_pre_tokenizers import COMPOSED, PRE_TOKENIZERS, ROBERTA, UNSTATED, WHOLE_WORDS
@@ -73,7 +74,7 @@ def _sentencepiece(gguf: Gguf, tokens: Sequence[str], types: Sequence[int], file
     does not show models that add it only before the text (Mistral 0.3); ggml's own programs treat them like LLaMA 2.
     """
     model = SentencePieceModel(gguf.name, list(zip(tokens, _scores(gguf, tokens), strict=True)), types)
-    bpe = models.BPE(
+    bpe = short_holds.bpe(
         _vocabulary(tokens, types), model.merges(), unk_token=_unknown(tokens, types), fuse_unk=True, byte_fallback=True
     )
     backend = LibraryTokenizer(bpe)
@@ -88,7 +89,9 @@ def _sentencepiece(gguf: Gguf, tokens: Sequence[str], types: Sequence[int], file
 def _gemma4(gguf: Gguf, tokens: Sequence[str], types: Sequence[int], files: TokenizerFiles) -> LibraryTokenizer:
     """Build the BPE model of Gemma 4, with byte fallback. Unlike with other SentencePiece models, merges are stored."""
     unknown = _unknown(tokens, types)
-    bpe = models.BPE(_vocabulary(tokens, types), _merges(gguf), unk_token=unknown, fuse_unk=True, byte_fallback=True)
+    bpe = short_holds.bpe(
+        _vocabulary(tokens, types), _merges(gguf), unk_token=unknown, fuse_unk=True, byte_fallback=True
+    )
     backend = LibraryTokenizer(bpe)
     backend.normalizer = normalizers.Replace(" ", "▁")
     backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer as LibraryTokenizer
 
+from server.text.tokenizers import short_holds
 from server.text.tokenizers.biogpt import BioGptTokenizer
 from server.text.tokenizers.blenderbot_small import BlenderbotSmallTokenizer
 from server.text.tokenizers.bounds import read_bounded
@@ -84,7 +85,7 @@ Built = tuple[LibraryTokenizer, int | None]
 def _from_json(path: Path) -> Built:
     content = read_bounded(path)
     size = check_tokenizer_json(content)
-    backend = LibraryTokenizer.from_buffer(content)
+    backend = short_holds.from_json(content)
     check_built(backend)
     return backend, size
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from server.text.tokenizers.fairseq import DEFAULT_SOURCE, LANGUAGES
 from server.text.tokenizers.marian import PieceTokenizer, load_pieces
-from server.text.tokenizers.tokenizer_files import TokenizerFiles, read_json
+from server.text.tokenizers.tokenizer_files import TokenizerFiles, read_vocabulary
 from server.text.tokens.tokenizer import TokenizerError
 
 
@@ -22,9 +22,7 @@ class M2M100Tokenizer(PieceTokenizer):
     """
 
     def __init__(self, directory: Path, files: TokenizerFiles) -> None:
-        vocabulary: dict[str, int] = read_json(directory, "vocab.json")
-        if not vocabulary:
-            raise TokenizerError("vocab.json is missing or empty")
+        vocabulary = read_vocabulary(directory, "vocab.json")
         codes = str(files.config.get("language_codes") or "m2m100")
         if codes not in ("m2m100", "wmt21"):
             raise TokenizerError(f"tokenizer_config.json: language_codes is {codes[:20]!r}, not m2m100 or wmt21")

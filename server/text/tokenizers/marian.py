@@ -20,7 +20,8 @@ from server.text.tokenizers.added_tokens import AddedTokenSplitter, added_tokens
 from server.text.tokenizers.bounds import read_bounded
 from server.text.tokenizers.protobuf import protobuf_fields
 from server.text.tokenizers.python_tokenizer import PythonTokenizer, TokenSpan
-from server.text.tokenizers.tokenizer_files import TokenizerFiles, read_json
+from server.text.tokenizers.tokenizer_files import TokenizerFiles, read_vocabulary
+from server.text.tokens.lock_pauses import pause
 from server.text.tokens.streams import DecoderChain, StripWhitespace, TokenStream, clean_up, clean_up_steps
 from server.text.tokens.token_bound import bound_of_pieces
 from server.text.tokens.token_bytes import TokenBytes, bytes_of_piece
@@ -141,11 +142,9 @@ class MarianTokenizer(PieceTokenizer):
     """
 
     def __init__(self, directory: Path, files: TokenizerFiles) -> None:
-        vocabulary = read_json(directory, "vocab.json")
+        vocabulary = read_vocabulary(directory, "vocab.json")
         separate = bool(files.config.get("separate_vocabs", False))
-        target_vocabulary = read_json(directory, "target_vocab.json") if separate else vocabulary
-        if not vocabulary or not target_vocabulary:
-            raise TokenizerError(f"{'target_vocab' if vocabulary else 'vocab'}.json is missing or empty")
+        target_vocabulary = read_vocabulary(directory, "target_vocab.json") if separate else vocabulary
         source = load_pieces(directory, "source.spm")
         # With one vocabulary for both sides, transformers decodes with the source model.
         target = load_pieces(directory, "target.spm") if separate else source
@@ -226,6 +225,7 @@ class PieceStream:
 
 
 def _unlocated_pieces(model: Any, text: str) -> Iterator[tuple[str, int, int]]:
+    pause()
     return ((piece, 0, 0) for piece in model.EncodeAsPieces(text))
 
 
@@ -235,6 +235,7 @@ def _located_pieces(model: Any, text: str) -> Iterator[tuple[str, int, int]]:
     SentencePiece reports byte indices. Its result has the piece, start and end in the protobuf fields 1, 4 and 5. If
     the pieces spell a space and the text, they are located without reading that result, which takes five times as long.
     """
+    pause()
     pieces = model.EncodeAsPieces(text)
     if "▁" not in text and "".join(pieces).replace("▁", " ") == f" {text}":
         at = -1  # the first piece begins with a space that is not in the text
@@ -254,6 +255,7 @@ def _located_pieces(model: Any, text: str) -> Iterator[tuple[str, int, int]]:
 
 
 def _join_pieces(model: Any, pieces: list[str]) -> str:
+    pause()
     return str(model.DecodePieces(pieces)) if pieces else ""
 
 

@@ -11,11 +11,7 @@ from pathlib import Path
 
 from server.text.tokenizers.added_tokens import AddedTokenSplitter, added_tokens_by_id
 from server.text.tokenizers.bounds import (
-    MAX_ENTRIES,
-    MAX_IDS,
     MAX_MERGES,
-    check,
-    check_entries,
     check_lines,
     read_bounded,
 )
@@ -23,7 +19,7 @@ from server.text.tokenizers.byte_pairs import BytePairs
 from server.text.tokenizers.moses.join import WordJoiner
 from server.text.tokenizers.moses.words import WordSplitter
 from server.text.tokenizers.python_tokenizer import PythonTokenizer, TokenSpan
-from server.text.tokenizers.tokenizer_files import TokenizerFiles, read_json
+from server.text.tokenizers.tokenizer_files import TokenizerFiles
 from server.text.tokens.streams import DecoderChain, MapTokens, StripWhitespace, VocabularyStream, clean_up_steps
 from server.text.tokens.token_bound import MosesBound
 from server.text.tokens.token_bytes import NoTokenBytes, TokenBytes
@@ -111,19 +107,6 @@ class MosesPieces(PythonTokenizer):
     def token_to_id(self, token: str) -> int | None:
         """Return the id of a token in the vocabulary of texts; None for an unknown token."""
         return self._added_ids.get(token, self._vocabulary.get(token))
-
-
-def read_vocabulary(directory: Path, name: str) -> dict[str, int]:
-    """Read a table of tokens and their ids. Raises TokenizerError if it is missing, damaged or too large."""
-    content = read_json(directory, name)
-    if not content:
-        raise TokenizerError(f"{name} is missing or empty")
-    if not all(type(index) is int and index >= 0 for index in content.values()):
-        raise TokenizerError(f"{name} is damaged: not a table of tokens and their ids")
-    check(len(content), MAX_ENTRIES, "entries", name)
-    check(max(content.values()), MAX_IDS, "as an id", name)
-    check_entries(content, name)
-    return content
 
 
 def _merges(directory: Path) -> BytePairs:

@@ -12,6 +12,7 @@ from typing import Literal
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
 
+from server.text.tokenizers import short_holds
 from server.text.tokenizers.added_tokens import add_in_order
 from server.text.tokenizers.fairseq import LANGUAGES
 from server.text.tokenizers.sentencepiece_model import (
@@ -107,11 +108,11 @@ def _library_model(model: SentencePieceModel, has_symbols: bool) -> models.Model
         raise TokenizerError(f"{model.file} has unused pieces, which are not supported")
     unknown = next((index for index, kind in enumerate(model.kinds) if kind == UNKNOWN), None)
     if model.model_type == UNIGRAM:
-        return models.Unigram(list(model.pieces), unk_id=unknown, byte_fallback=model.byte_fallback)
+        return short_holds.unigram(model.pieces, unknown, model.byte_fallback)
     if model.model_type not in (BPE, CHARACTERS):
         raise TokenizerError(f"{model.file} is a model of whole words, which is not supported")
     vocabulary = {text: index for index, text in reversed(list(enumerate(model.texts)))}
-    return models.BPE(
+    return short_holds.bpe(
         vocabulary,
         model.merges() if model.model_type == BPE else [],
         unk_token=None if unknown is None else model.texts[unknown],
@@ -317,7 +318,7 @@ def _unigram(
         raise TokenizerError(f"{model.file} is not a Unigram model")
     if model.has_usual_settings:
         return unigram(pieces, unk_id, [*before, *model.normalizers(), *after], split_first)
-    backend = LibraryTokenizer(models.Unigram(list(pieces), unk_id=unk_id, byte_fallback=model.byte_fallback))
+    backend = LibraryTokenizer(short_holds.unigram(pieces, unk_id, model.byte_fallback))
     _treat_spaces(backend, model, model.add_dummy_prefix, "always", before)
     return backend
 
@@ -331,7 +332,7 @@ def unigram(
     steps: normalizers, in order.
     split_first: whether to first split the text at white space, so that each run of it counts as one space.
     """
-    backend = LibraryTokenizer(models.Unigram(list(pieces), unk_id=unk_id, byte_fallback=False))
+    backend = LibraryTokenizer(short_holds.unigram(pieces, unk_id, byte_fallback=False))
     backend.normalizer = normalizers.Sequence(steps)
     marks = pre_tokenizers.Metaspace(_SPACE, prepend_scheme="always", split=True)
     backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), marks]) if split_first else marks

@@ -13,11 +13,12 @@ from typing import Any
 
 from tokenizers import AddedToken
 
-from server.text.tokenizers.bounds import MAX_ADDED_TOKENS, MAX_IDS, check
+from server.text.tokenizers.bounds import MAX_ADDED_TOKENS, MAX_ENTRIES, MAX_IDS, check, check_entries
 from server.text.tokens.tokenizer import TokenizerError
 from weights.json_files import NotJson, read_json_file
 from weights.sentence_modules import SETTINGS_FILES
 
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 _MAX_LENGTH_LIMIT = 10_000_000
@@ -192,6 +193,19 @@ def read_json(directory: Path, name: str) -> dict[str, Any]:
     return content
 
 
+def read_vocabulary(directory: Path, name: str) -> dict[str, int]:
+    """Read a table of tokens and their ids. Raises TokenizerError if it is missing, damaged or too large."""
+    content = read_json(directory, name)
+    if not content:
+        raise TokenizerError(f"{name} is missing or empty")
+    if not all(type(index) is int and index >= 0 for index in content.values()):
+        raise TokenizerError(f"{name} is damaged: not a table of tokens and their ids")
+    check(len(content), MAX_ENTRIES, "entries", name)
+    check(max(content.values()), MAX_IDS, "as an id", name)
+    check_entries(content, name)
+    return content
+
+
 def read_tokenizer_files(directory: Path) -> TokenizerFiles:
     """Read the JSON files of a tokenizer from a checkpoint directory.
 
@@ -210,7 +224,6 @@ def read_tokenizer_files(directory: Path) -> TokenizerFiles:
         described = config.get("added_tokens_decoder") or {}
         check(len(described), MAX_ADDED_TOKENS, "added tokens", "tokenizer_config.json")
         added = {int(index): _added(token) for index, token in described.items()}
-        check(max(added, default=0), MAX_IDS, "as an id of an added token", "tokenizer_config.json")
         named: dict[str, Any] = {**config}
         if "added_tokens_decoder" not in config:
             named |= read_json(directory, "special_tokens_map.json")
@@ -232,6 +245,9 @@ def read_tokenizer_files(directory: Path) -> TokenizerFiles:
             check(len(listed), MAX_ADDED_TOKENS, "added tokens", "added_tokens.json")
             for content, index in listed.items():
                 added[int(index)] = AddedToken(content, normalized=content not in special, special=content in special)
+        check(max(added, default=0), MAX_IDS, "as an id of an added token", "tokenizer_config.json")
+        if min(added, default=0) < 0:
+            raise TokenizerError("tokenizer_config.json is damaged: an added token has a negative id")
         limit = config.get("model_max_length")
         return TokenizerFiles(
             kind=kind,
@@ -266,9 +282,8 @@ def _class_name(config: Mapping[str, Any], directory: Path) -> str:
 def _added(token: Any) -> AddedToken:
     if not isinstance(token, dict):
         raise TypeError
-    if "__type" in token:
-        token = {key: value for key, value in token.items() if key != "__type"}
-    return AddedToken(**token)
+    # The library prints the names of unknown settings to standard output.
+    return AddedToken(**{key: token[key] for key in ("content", *_FLAGS, "special") if key in token})
 
 
 def _special(token: Any, known: Mapping[str, AddedToken]) -> AddedToken:
@@ -278,6 +293,6 @@ def _special(token: Any, known: Mapping[str, AddedToken]) -> AddedToken:
     if content in known:
         return known[content]
     if isinstance(token, dict):
-        flags = {key: bool(token[key]) for key in ("single_word", "lstrip", "rstrip", "normalized") if key in token}
+        flags = {key: bool(token[key]) for key in _FLAGS if key in token}
         return AddedToken(content, special=True, **flags)
     return AddedToken(content, special=True, normalized=False)

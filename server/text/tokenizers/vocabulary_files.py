@@ -15,6 +15,7 @@ from typing import Any, cast
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as LibraryTokenizer
 
+from server.text.tokenizers import short_holds
 from server.text.tokenizers.bounds import MAX_ENTRIES, MAX_MERGES, check, check_lines, read_bounded
 from server.text.tokenizers.templates import require_tokens, set_bert_template, set_configured_template, set_template
 from server.text.tokenizers.tokenizer_files import TokenizerFiles
@@ -61,7 +62,7 @@ def word_piece(
         raise TokenizerError(f"{file} needs tokens for {', '.join(missing)} in tokenizer_config.json")
     unk, cls, sep = (files.roles[role].content for role in ("unk", "cls", "sep"))
     require_tokens(vocabulary, (cls, sep), file)
-    backend = LibraryTokenizer(models.WordPiece(vocabulary, unk_token=unk))
+    backend = LibraryTokenizer(short_holds.word_piece(vocabulary, unk_token=unk))
     backend.normalizer = normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=bool(files.config.get("tokenize_chinese_chars", True)),
@@ -172,7 +173,7 @@ def byte_pairs(vocabulary: dict[str, int], merges: Sequence[tuple[str, ...]], fi
             raise TokenizerError(
                 f"{file}: merge {place:,} of {len(merges):,} does not join two tokens of the vocabulary to a third"
             )
-    return models.BPE(vocabulary, cast(Sequence[tuple[str, str]], merges), **settings)
+    return short_holds.bpe(vocabulary, cast(Sequence[tuple[str, str]], merges), **settings)
 
 
 def refuse_other_kinds(file: str, kinds: Sequence[str], files: TokenizerFiles) -> None:

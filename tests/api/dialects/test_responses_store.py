@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from server.errors import EngineFailure
+from server.errors import EngineFailure, Overloaded
+from server.limits.refusals import MODEL_MEMORY
 from tests.api.dialects.response_bench import CALL, TOOLS, ResponseBench, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -291,6 +292,18 @@ async def test_a_stream_that_fails_is_stored_as_failed(bench: ResponseBench, mon
     assert response["error"] == {"code": "server_error", "message": "the engine failed"}
     assert response["output"][0]["status"] == "incomplete"
     assert (await bench.get(response["id"])).json() == response
+
+
+async def test_a_stream_that_is_refused_names_the_limit(bench: ResponseBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    from server.operations.chatting.chat import ChatRun
+
+    def refuse(self: ChatRun) -> None:
+        raise Overloaded("the requests need 48 MiB", MODEL_MEMORY.refusal("48 MiB"), 1)
+
+    monkeypatch.setattr(ChatRun, "result", refuse)
+    *_, error, failed = await bench.stream(input="Hi")
+    assert (error["code"], error["reason"]) == ("overloaded", "model_memory")
+    assert failed["response"]["error"]["code"] == "rate_limit_exceeded"
 
 
 async def test_a_server_that_stores_nothing_says_so(tmp_path: Path) -> None:

@@ -93,6 +93,8 @@ def known_bodies() -> list[tuple[str, str, dict[str, object]]]:
         ("log-probabilities of 64 prompts", "/generate", {"model": "story", "prompt": prompts, **scored}),
         ("1,024 long texts", "/embed", {"model": "sentence-encoder", "inputs": ["a " * 500] * 1024}),
         ("512 long texts", "/embed_all", {"model": "sentence-encoder", "inputs": ["a " * 500] * 512}),
+        ("one text of 2 MB", "/translate", {"inputs": "A. B. " * 316_000}),
+        ("1,000 texts of 120 sentences", "/translate", {"inputs": ["One two three. " * 120] * 1000}),
         ("schema of 60 fields", "/generate", {"model": "story", "prompt": "a", "response_format": schema}),
     ]
 

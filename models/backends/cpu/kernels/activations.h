@@ -40,6 +40,13 @@ INLINE float normal_cdf(float x) {
     return x < 0.0f ? upper_tail : 1.0f - upper_tail;
 }
 
+// cap * tanh(x / cap) (soft capping). tanh is computed from e^-2|x|, with an error below 1e-7.
+INLINE Floats soft_capped(Floats x, float cap) {
+    const Floats scaled = x / cap, falling = scaled > Floats{} ? -2.0f * scaled : 2.0f * scaled;
+    const Floats power = power_of_two(falling * LOG2_E), size = cap * ((1.0f - power) / (1.0f + power));
+    return scaled > Floats{} ? size : -size;
+}
+
 template <int32_t ACTIVATION> INLINE float activate(float x) {
     if constexpr (ACTIVATION == RELU) return x < 0.0f ? 0.0f : x;
     if constexpr (ACTIVATION == RELU_SQUARED) return x < 0.0f ? 0.0f : x * x;
@@ -159,33 +166,4 @@ template <class T, int N> INLINE Vectors<N> activate(int32_t activation, Vectors
     for (int64_t i = 0; i < N * WIDTH; i += PANEL) activate_panel(activation, numbers + i);
     for (int i = 0; i < N; i++) x.of[i] = load(numbers + i * WIDTH);
     return x;
-}
-
-// xIELU: alpha_p x^2 above zero, alpha_n (e^min(x, eps) - 1 - x) below, and beta x for both signs. y: [PANEL], float32,
-// replaced in place. Not inlined, for the same reason as above.
-__attribute__((noinline)) void xielu_panel(const Xielu& p, float* y) {
-    const float alpha_p = float(p.alpha_p), alpha_n = float(p.alpha_n), beta = float(p.beta), eps = float(p.eps);
-#pragma omp simd
-    for (int64_t i = 0; i < PANEL; i++) {
-        const float x = y[i];
-        const Exponential e = exponential(x > eps ? eps : x);
-        const float below = alpha_n * ((e.scale - 1.0f) + e.scale * e.part - x);
-        y[i] = (x > 0.0f ? alpha_p * x * x : below) + beta * x;
-    }
-}
-
-template <class T> void xielu_rows(const Xielu& p, int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; row++) {
-        for (int64_t column = 0; column < p.width; column += PANEL) {
-            const int64_t count = std::min(PANEL, p.width - column), first = row * p.width + column;
-            alignas(64) float y[PANEL] = {};
-            for (int64_t i = 0; i < count; i++) y[i] = widen(static_cast<const T*>(p.x)[first + i]);
-            xielu_panel(p, y);
-            for (int64_t i = 0; i < count; i++) narrow(y[i], static_cast<T*>(p.out)[first + i]);
-        }
-    }
-}
-
-void xielu(DType dtype, const Xielu& p, int64_t begin, int64_t end) {
-    dtype == FLOAT32 ? xielu_rows<float>(p, begin, end) : xielu_rows<bfloat16>(p, begin, end);
 }

@@ -1,14 +1,8 @@
 // Softmax of the scores of one query and one head.
 #pragma once
 
+#include "activations.h"
 #include "vectors.h"
-
-// cap * tanh(x / cap) of a vector of scores (soft capping). tanh is computed from e^-2|x|, with an error below 1e-7.
-INLINE Floats soft_capped(Floats x, float cap) {
-    const Floats scaled = x / cap, falling = scaled > Floats{} ? -2.0f * scaled : 2.0f * scaled;
-    const Floats power = power_of_two(falling * LOG2_E), size = cap * ((1.0f - power) / (1.0f + power));
-    return scaled > Floats{} ? size : -size;
-}
 
 INLINE Floats exponential_of(Floats power, const float*) { return power_of_two(power); }
 

@@ -8,7 +8,6 @@
 
 #include "logits_top_k.h"
 #include "numbers.h"
-#include "sums.h"
 
 constexpr int64_t DRAW_CHUNK = 256, BINS = 1024, MAX_SORTED = 256, MAX_INSERTED = 64;
 

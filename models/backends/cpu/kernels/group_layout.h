@@ -112,6 +112,7 @@ template <int QUADS> struct CodeUnits {
 // How codes are stored. QUADS: quads of inputs that are read together, from LINES cache lines. MIDDLE: subtracted from a
 // code without minimums. LARGEST: largest code. `read` reads the codes of WIDTH channels from `offset` bytes into each
 // half line.
+// ARE_BYTES: whether the lines in memory are what `read` returns, in the same order.
 // UPPER: 1, or the factor of the upper channels' codes that `read` adds to those of the lower channels in place of
 // separating them. The difference of both sums is then UPPER times the sum of the upper channels.
 
@@ -125,6 +126,7 @@ constexpr int MAX_UPPER = 1;
 
 template <int FACTOR> struct FourBits {
     static constexpr int QUADS = 1, LINES = 1, MIDDLE = 8, LARGEST = 15, UPPER = FACTOR;
+    static constexpr bool ARE_BYTES = false;
     static_assert(UPPER == 1 || UPPER == 16);
 
     explicit FourBits(const GroupWeight&) {}
@@ -138,6 +140,7 @@ template <int FACTOR> struct FourBits {
 // Codes of four bits that stand for the values of a table, plus 128.
 struct TableCodes {
     static constexpr int QUADS = 1, LINES = 1, MIDDLE = 128, LARGEST = 255, UPPER = 1;
+    static constexpr bool ARE_BYTES = false;
 
     explicit TableCodes(const GroupWeight& w) {
         for (size_t i = 0; i < sizeof values_; i += 16) std::memcpy(values_ + i, w.table, 16);
@@ -170,6 +173,7 @@ private:
 
 struct SixBits {
     static constexpr int QUADS = 2, LINES = 3, MIDDLE = 32, LARGEST = 63, UPPER = 1;
+    static constexpr bool ARE_BYTES = false;
 
     explicit SixBits(const GroupWeight&) {}
 
@@ -185,6 +189,7 @@ struct SixBits {
 
 struct EightBits {
     static constexpr int QUADS = 1, LINES = 2, MIDDLE = 128, LARGEST = 255, UPPER = 1;
+    static constexpr bool ARE_BYTES = true;
 
     explicit EightBits(const GroupWeight&) {}
 

@@ -159,13 +159,51 @@ private:
 };
 
 #ifdef AMX
-// Products of `rows` rows and one panel by the matrix unit, with the same bits as `GroupTile`. Each step unpacks its
-// codes and multiplies them exactly; vector instructions then scale and add the sums in the order of `GroupTile`.
+// A step of the matrix unit whose sums are not added up yet. scales, minimums: of the lower and the upper 16 channels.
+// exact: [rows][PANEL].
+struct alignas(64) AmxStep {
+    Floats scales[2], minimums[2];
+    int32_t exact[MAX_TILE_ROWS * PANEL];
+};
+
+// Scales the exact sums of COUNT consecutive steps, and adds them to `sums` in the order of `GroupTile`.
+//
+// first_step: index of the first step in its row. sums: [rows][PANEL].
+template <class Codes, int COUNT>
+INLINE void add_amx_steps(const AmxStep* steps, int64_t first_step, const RoundedRows& x, int64_t rows, bool minimums,
+                          float* sums) {
+    for (int64_t row = 0; row < rows; row++) {
+        const RowStep* of_row = x.steps + row * x.steps_per_row + first_step;
+        float* to = sums + row * PANEL;
+        __m512 totals[2] = {_mm512_loadu_ps(to), _mm512_loadu_ps(to + WIDTH)};
+#pragma GCC unroll 4
+        for (int i = 0; i < COUNT; i++) {
+            const AmxStep& step = steps[i];
+            const __m512 row_scale = _mm512_set1_ps(of_row[i].scale), row_sum = _mm512_set1_ps(of_row[i].sum);
+            const Integers lower = load(step.exact + row * PANEL) + of_row[i].starts[0];
+            const Integers upper = load(step.exact + row * PANEL + WIDTH) + of_row[i].starts[1];
+            const Integers counts[2] = {lower, Codes::UPPER == 1 ? upper : upper - lower};
+#pragma GCC unroll 2
+            for (int v = 0; v < 2; v++) {
+                // Rounds like `GroupTile`, where the compiler fuses each last multiplication with the addition.
+                const __m512 count = _mm512_cvtepi32_ps((__m512i)counts[v]);
+                totals[v] = _mm512_fmadd_ps(count * (__m512)step.scales[v], row_scale, totals[v]);
+                if (minimums) totals[v] = _mm512_fnmadd_ps((__m512)step.minimums[v], row_sum, totals[v]);
+            }
+        }
+        _mm512_storeu_ps(to, totals[0]);
+        _mm512_storeu_ps(to + WIDTH, totals[1]);
+    }
+}
+
+// Products of `rows` rows and one panel by the matrix unit, with the same bits as `GroupTile`. Each step multiplies its
+// codes exactly; codes of fewer bits than eight are unpacked first. Vector instructions scale and add up the sums of a few
+// steps together: the memory of the first ones is then written, and each total is loaded and stored once.
 template <class Codes, int STEP, bool HAS_SECOND>
 void multiply_amx_groups(MatrixUnit& matrix_unit, const RoundedRows& x, int64_t rows, const GroupWeight& w,
                          const uint8_t* panel, int64_t tile, int64_t tiles, float* sums) {
-    // Inputs of one instruction.
-    constexpr int64_t INPUTS = std::min<int64_t>(STEP, AMX_LINE_BYTES);
+    // Inputs of one instruction, and steps whose sums are added up together.
+    constexpr int64_t INPUTS = std::min<int64_t>(STEP, AMX_LINE_BYTES), TOGETHER = 4;
     const Codes reader(w);
     const bool minimums = has_minimums(w);
     const int64_t first_rows = MatrixUnit::first_rows(rows);
@@ -174,7 +212,8 @@ void multiply_amx_groups(MatrixUnit& matrix_unit, const RoundedRows& x, int64_t 
     const char* second = first + first_rows * x.row_bytes;
     // [quads of inputs][halves of the panel][channels][4]
     alignas(64) uint8_t codes[STEP / QUAD][2][AMX_LINE_BYTES];
-    alignas(64) int32_t exact[MAX_TILE_ROWS * PANEL];
+    AmxStep waiting[TOGETHER];
+    int64_t num_waiting = 0;
     BlockScales scales;
     const uint8_t* at = panel;
     auto prefetch = Prefetch::of_steps({panel, panel_bytes(w), tile, tiles}, w.padded / STEP);
@@ -185,44 +224,40 @@ void multiply_amx_groups(MatrixUnit& matrix_unit, const RoundedRows& x, int64_t 
         at += w.header_bytes;
         for (int64_t group = 0; group < groups; group++) {
             const float *scale = scales.scales[group], *minimum = scales.minimums[group];
-            const Floats scale_of[2] = {load(scale), load(scale + WIDTH) * (1.0f / Codes::UPPER)};
-            const Floats minimum_of[2] = {load(minimum), load(minimum + WIDTH)};
-            for (int64_t step = 0; step < steps; step++, k += STEP) {
+            for (int64_t i = 0; i < steps; i++, k += STEP) {
                 prefetch.fetch_step();
-                for (int64_t quad = 0; quad < STEP / QUAD; quad += Codes::QUADS, at += 64 * Codes::LINES) {
-                    const auto units = reader.read(at, 0);
+                AmxStep& step = waiting[num_waiting];
+                step.scales[0] = load(scale), step.scales[1] = load(scale + WIDTH) * (1.0f / Codes::UPPER);
+                if (minimums) step.minimums[0] = load(minimum), step.minimums[1] = load(minimum + WIDTH);
+                const auto* lines = reinterpret_cast<const char*>(at);
+                if constexpr (Codes::ARE_BYTES) {
+                    at += sizeof codes;
+                } else {
+                    for (int64_t quad = 0; quad < STEP / QUAD; quad += Codes::QUADS, at += 64 * Codes::LINES) {
+                        const auto units = reader.read(at, 0);
 #pragma GCC unroll 2
-                    for (int i = 0; i < Codes::QUADS; i++) {
-                        std::memcpy(codes[quad + i], units.codes[i], sizeof codes[0]);
+                        for (int j = 0; j < Codes::QUADS; j++) {
+                            std::memcpy(codes[quad + j], units.codes[j], sizeof codes[0]);
+                        }
                     }
+                    finish_stores(codes);
+                    lines = reinterpret_cast<const char*>(codes);
                 }
-                finish_stores(codes);
                 clear_amx_sums();
-                for (int64_t i = 0; i < STEP; i += INPUTS) {
-                    const auto* lines = reinterpret_cast<const char*>(codes[i / QUAD]);
-                    add_amx_step<int8_t, HAS_SECOND>(first + k + i, second + k + i, x.row_bytes, {lines});
+                for (int64_t input = 0; input < STEP; input += INPUTS) {
+                    add_amx_step<int8_t, HAS_SECOND>(first + k + input, second + k + input, x.row_bytes,
+                                                     {lines + input / QUAD * PANEL_LINE_BYTES});
                 }
-                amx_sums(exact, first_rows).template store<HAS_SECOND>();
-                for (int64_t row = 0; row < rows; row++) {
-                    const RowStep& of_row = x.steps[row * x.steps_per_row + k / STEP];
-                    const __m512 row_scale = _mm512_set1_ps(of_row.scale), row_sum = _mm512_set1_ps(of_row.sum);
-                    const Integers lower = load(exact + row * PANEL) + of_row.starts[0];
-                    const Integers upper = load(exact + row * PANEL + WIDTH) + of_row.starts[1];
-                    const Integers counts[2] = {lower, Codes::UPPER == 1 ? upper : upper - lower};
-#pragma GCC unroll 2
-                    for (int v = 0; v < 2; v++) {
-                        // Rounds like `GroupTile`, where the compiler fuses each last multiplication with the
-                        // addition.
-                        float* to = sums + row * PANEL + v * WIDTH;
-                        const __m512 count = _mm512_cvtepi32_ps((__m512i)counts[v]);
-                        __m512 total = _mm512_loadu_ps(to);
-                        total = _mm512_fmadd_ps(count * (__m512)scale_of[v], row_scale, total);
-                        if (minimums) total = _mm512_fnmadd_ps((__m512)minimum_of[v], row_sum, total);
-                        _mm512_storeu_ps(to, total);
-                    }
+                amx_sums(step.exact, first_rows).template store<HAS_SECOND>();
+                if (++num_waiting == TOGETHER) {
+                    add_amx_steps<Codes, TOGETHER>(waiting, k / STEP + 1 - TOGETHER, x, rows, minimums, sums);
+                    num_waiting = 0;
                 }
             }
         }
+    }
+    for (int64_t i = 0; i < num_waiting; i++) {
+        add_amx_steps<Codes, 1>(waiting + i, w.padded / STEP - num_waiting + i, x, rows, minimums, sums);
     }
 }
 #endif
@@ -232,10 +267,10 @@ template <class Codes, int STEP>
 INLINE void multiply_rows([[maybe_unused]] MatrixUnit& matrix_unit, const RoundedRows& x, int64_t rows,
                           const GroupWeight& w, const uint8_t* panel, int64_t tile, int64_t tiles, float* sums) {
 #ifdef AMX
-    // Fewer rows are faster with vector instructions: the codes and the sums of each step pass through memory on their
-    // way to and from the matrix unit, for any number of rows. Steps below 64 inputs also fill only a part of a
-    // register.
-    constexpr int64_t MIN_ROWS = STEP >= 64 ? 9 : 24;
+    // Fewer rows are faster with vector instructions: the sums of each step, and codes that are unpacked, pass through
+    // memory on their way to and from the matrix unit, for any number of rows. Steps below 64 inputs also fill only a
+    // part of a register.
+    constexpr int64_t MIN_ROWS = STEP >= 64 ? 9 : Codes::ARE_BYTES ? 13 : 24;
     if (rows > AMX_LINES && rows >= MIN_ROWS) {
         return multiply_amx_groups<Codes, STEP, true>(matrix_unit, x, rows, w, panel, tile, tiles, sums);
     }

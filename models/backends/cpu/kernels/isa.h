@@ -44,6 +44,7 @@ namespace {
 #include "attention_int8.h"
 #include "activations.h"
 #include "epilogue.h"
+#include "elementwise.h"
 #include "panels.h"
 #include "rounding.h"
 
@@ -58,7 +59,6 @@ namespace {
 #include "norms.h"
 #include "mixers.h"
 #include "rotary.h"
-#include "sums.h"
 #include "logits_top_k.h"
 #include "tables.h"
 

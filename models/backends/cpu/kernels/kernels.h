@@ -143,12 +143,29 @@ struct RowScaling {
     int64_t rows, width;
 };
 
-// The activation xIELU, all contiguous, see activations.h.
+// The activation xIELU, all contiguous, see elementwise.h.
 struct Xielu {
     const void* x;
     void* out;
     int64_t rows, width;
     double alpha_p, alpha_n, beta, eps;
+};
+
+// out = activation(x * scale), all contiguous, see elementwise.h.
+struct ScaledActivation {
+    const void* x;
+    void* out;
+    int64_t rows, width;
+    double scale;
+    int64_t activation;  // an Activation
+};
+
+// out = cap * tanh(x / cap), all contiguous, see elementwise.h.
+struct SoftCap {
+    const float* x;
+    float* out;  // may be x
+    int64_t rows, width;
+    double cap;
 };
 
 // One table of a RowSum and the rows that it contributes.
@@ -478,6 +495,9 @@ inline int64_t blocks_of(int64_t rows, int64_t bytes_of_row) {
 
 inline int64_t panels_of(int64_t columns) { return (columns + PANEL - 1) / PANEL; }
 
+// Items of an elementwise operation: each is one panel of one row, so that threads also share a single long row.
+inline int64_t panels_of_rows(int64_t rows, int64_t width) { return rows * panels_of(width); }
+
 // Items of a product: each is one panel times one block of rows.
 inline int64_t panel_items(int64_t rows, int64_t row_bytes, int64_t columns) {
     return blocks_of(rows, row_bytes) * panels_of(columns);
@@ -505,8 +525,9 @@ template <int64_t GROUP, class T> struct Channel {
 // Work on fewer numbers than this is not worth a second thread.
 constexpr int64_t GRAIN = 32768;
 
-// X(name, parameters, number of items, numbers that one item reads). Threads share the items of an operation. The
-// kernel `name(dtype, p, begin, end)` computes items begin..end-1 on one thread.
+// X(name, parameters, number of items, cost of one item). Threads share the items of an operation. The kernel
+// `name(dtype, p, begin, end)` computes items begin..end-1 on one thread. The cost is the count of numbers that an item
+// reads, times 4 to 8 where each number takes an exponential or other long computation.
 #define TRIPTYCH_OPERATIONS(X)                                                                             \
     X(rms_norm, Norm, p.rows, p.parts * p.width)                                                           \
     X(rms_norm_from_one, Norm, p.rows, p.parts * p.width)                                                  \
@@ -518,7 +539,9 @@ constexpr int64_t GRAIN = 32768;
     X(add, Sum, p.rows, p.width)                                                                           \
     X(scale, Scaling, p.rows, p.width)                                                                     \
     X(scale_by_row, RowScaling, p.rows, p.width)                                                           \
-    X(xielu, Xielu, p.rows, 4 * p.width)                                                                   \
+    X(xielu, Xielu, panels_of_rows(p.rows, p.width), 4 * PANEL)                                            \
+    X(scaled_activation, ScaledActivation, panels_of_rows(p.rows, p.width), 4 * PANEL)                     \
+    X(soft_cap, SoftCap, panels_of_rows(p.rows, p.width), 4 * PANEL)                                       \
     X(sum_of_rows, RowSum, p.rows, p.count * p.width)                                                      \
     X(means_of_spans, SpanMean, p.count, p.rows / std::max<int64_t>(1, p.count) * p.width)                 \
     X(attend, Attention, p.num_tiles * p.kv_heads, GRAIN)                                                  \

@@ -6,8 +6,9 @@
 // The kernels for this processor, chosen in exports.cpp.
 extern Kernels kernels;
 
-inline int64_t items_of(int64_t numbers_of_an_item) {
-    return std::max<int64_t>(1, GRAIN / std::max<int64_t>(1, numbers_of_an_item));
+// Smallest number of items for a thread. cost_of_an_item: from the list of operations.
+inline int64_t items_of(int64_t cost_of_an_item) {
+    return std::max<int64_t>(1, GRAIN / std::max<int64_t>(1, cost_of_an_item));
 }
 
 inline bool are_within(const int64_t* index, int64_t count, int64_t size) {
@@ -43,11 +44,11 @@ template <> constexpr bool IS_MATRIX_PRODUCT<GroupExperts> = true;
 // Returns false, with nothing computed, where an index lies outside its table.
 template <class Workers> bool run_operation(Operation operation, DType dtype, const void* parameters, Workers& workers) {
     switch (operation) {
-#define X(name, Parameters, items, numbers)                                                                   \
+#define X(name, Parameters, items, cost)                                                                      \
     case OPERATION_##name: {                                                                                  \
         const auto& p = *static_cast<const Parameters*>(parameters);                                          \
         if (!is_valid(p)) return false;                                                                       \
-        workers.share(items, items_of(numbers), IS_MATRIX_PRODUCT<Parameters>,                                \
+        workers.share(items, items_of(cost), IS_MATRIX_PRODUCT<Parameters>,                                   \
                       [&](int64_t begin, int64_t end) { kernels.name(dtype, p, begin, end); });               \
         return true;                                                                                          \
     }

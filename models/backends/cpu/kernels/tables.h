@@ -2,7 +2,6 @@
 #pragma once
 
 #include "numbers.h"
-#include "sums.h"
 
 template <class T> const T* row_of(const TableLookup& part, int64_t row, int64_t width) {
     return static_cast<const T*>(part.table) + (part.index == nullptr ? 0 : part.index[row]) * width;

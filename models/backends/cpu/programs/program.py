@@ -23,9 +23,9 @@ from models.backends.huge_pages import bytes_in_huge_pages
 
 @dataclass(frozen=True)
 class Fill:
-    """A word of a program that is filled in before a run.
+    """A word of a program that each run sets to the value of an input, or to an address in scratch memory.
 
-    index: index of the word. offset: bytes added to the value.
+    index: index of the word. offset: number that is added to this value: the bytes from an address to a part of it.
     """
 
     index: int
@@ -182,7 +182,7 @@ def measuring() -> Iterator[Measurement]:
 
 
 def _columns(fills: Mapping[int, Sequence[Fill]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Three arrays with one element per word: its index, the key of its value in `fills`, and the offset to add."""
+    """Three arrays with one element per word to set: its index, the key of its fill in `fills`, and its offset."""
     flat = [(fill.index, key, fill.offset) for key, found in fills.items() for fill in found]
     columns = np.array(flat, dtype=np.int64).reshape(-1, 3)
     return columns[:, 0].copy(), columns[:, 1].copy(), columns[:, 2].copy()

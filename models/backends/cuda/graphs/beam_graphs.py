@@ -2,13 +2,13 @@
 
 Beams change their texts in each step. Without a device, block tables are forked and blocks are copied for this, which
 needs the parents of the beams on the host. Here each row keeps its own blocks, its lane: it writes the keys and values
-of its new token there, whatever text the row continues. A table on the device names, for each row and position, the
-cache slot of the token in the row's present text, in its own lane or in another one. A step first moves the rows of
-this table to where the beams went (`follow_beams`). Then it attends to the slots that the table names. Nothing is
-copied.
+of its new token there, even if the row continues the text of another row. A table on the device names, for each row
+and position, the cache slot of the token in the row's present text, in its own lane or in another lane. A step first
+updates this table: each row gets the slots of the text that its beam continues (`follow_beams`). Then the step attends
+to the slots that the table names. No keys or values are copied.
 
-To the layers, this is a paged cache with blocks of one slot, so attention has no kernel of its own for it. Keys are
-read in the order of positions, in the same chunks as from blocks, and give the same bits.
+The layers read this cache as a paged cache with blocks of one slot, with the same attention kernel. Keys are read in
+the order of positions, in the same chunks as from larger blocks, so attention gives the same bits.
 
 The host reads the considered continuations of each search later, and repeats the choice of the beams from them.
 Source of the indirection: the beam search of FasterTransformer and TensorRT-LLM ("cache indirection").
@@ -37,7 +37,7 @@ from models.steps.batch import DecoderBatch
 MAX_CONTEXT = 4096
 """Largest number of keys of a row, which is the width of the table with the slots of each row."""
 _TOP_K_SIZES = (8, 16, 32, 64)
-"""Numbers of largest logits that steps find. Each number has kernels of its own, which are compiled in advance."""
+"""Values of k for which steps find the k largest logits. The kernels of each value are compiled in advance."""
 
 FindCandidates = Callable[[Tensor, LogitsTopK], tuple[Tensor, Tensor]]
 """Finds the best continuations of each row, on the device: (logits [rows, vocab], their top k with log-sum-exp) to
@@ -45,7 +45,7 @@ log-probabilities and token ids, [rows, k] each. May overwrite the logits."""
 
 
 class ChosenBeams(ChosenTokens):
-    """Results of a launched step with beam searches. `read` gives the tokens of the other rows.
+    """Results of a launched step with beam searches. `read` returns the tokens of the rows without beams.
 
     host: [rows + searches * (1 + 2 * candidates)], int64, pinned memory: tokens, then results of `choose_beams`.
     """

@@ -11,7 +11,7 @@ from models.backends.cuda.graphs.graph_runner import GraphRunner
 Result = TypeVar("Result")
 
 MAX_CAPTURE_SECONDS = 20.0
-"""Time after which no further graph of one kind of steps is captured. Steps of these sizes run in a larger graph, or
+"""Time limit for capturing the graphs of one kind of step. Steps of a size without a graph run in a larger graph, or
 eagerly."""
 
 
@@ -20,7 +20,7 @@ class CaptureTime:
 
     seconds: limit for one kind of steps.
     clock: returns the present time in seconds.
-    num_captured, num_left_out: number of graphs that were captured, and that were not because the time was over.
+    num_captured, num_left_out: number of captured graphs, and of graphs that were left out because the time was over.
     """
 
     def __init__(self, seconds: float = MAX_CAPTURE_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
@@ -48,11 +48,11 @@ def capture_sizes(
 ) -> dict[int, tuple[Callable[[], object], Result]]:
     """Capture a graph for each size. Returns the replay and the result of each, by size in ascending order.
 
-    The largest is captured first, so that the others fit into its memory, and in any case. The others follow from the
-    smallest on, because the steps of few tokens gain most.
+    The largest graph is captured first, so that the others fit into its memory. The time limit does not apply to it.
+    The other graphs follow in ascending order, because a graph saves most time in steps of few tokens.
 
     sizes: in ascending order, at least one.
-    step_of: makes the function that computes a step of a size, and that the graph captures.
+    step_of: given a size, returns the function that computes a step of this size, which the graph captures.
     time: limits how many graphs are captured.
     """
     found: dict[int, tuple[Callable[[], object], Result]] = {}

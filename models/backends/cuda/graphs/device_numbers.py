@@ -1,4 +1,4 @@
-"""Numbers that the host computes for each step, and that one copy brings to memory which captured steps read."""
+"""Integers that the host computes for each step, and their copy to device memory, where captured steps read them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from models.backends.cuda.graphs.graph_runner import GraphRunner
 
 
 class DeviceNumbers:
-    """Memory for int64 numbers on the host and on the device, and the copy from one to the other.
+    """Memory for int64 integers on the host and on the device, and the copy from the host to the device.
 
-    size: how many numbers a step has at most.
-    reserved: how many further numbers on the device, before the others, the device itself writes.
+    size: largest number of integers of a step.
+    reserved: number of integers at the start of `on_device` that the device itself writes.
     on_device: [reserved + size], int64.
     """
 
@@ -29,12 +29,12 @@ class DeviceNumbers:
         return self.on_device[self._reserved :]
 
     def to_write(self) -> NDArray[np.int64]:
-        """The numbers on the host, [size], to be written. Waits until the device has read those of the last step."""
+        """Host memory for the integers of a step: [size]. Waits until the device has read the previous integers."""
         self._copied.synchronize()
         return self._numbers
 
     def send(self, count: int) -> Tensor:
-        """Copy the first `count` numbers to the device, without waiting. Returns them on the device."""
+        """Copy the first `count` integers to the device, without waiting. Returns them on the device."""
         copied = self.copied[:count]
         copied.copy_(self._pinned[:count], non_blocking=True)
         self._copied.record()

@@ -33,7 +33,7 @@ StoreKeys = Callable[[Tensor, Tensor], None]
 
 
 class _EncoderLayout(NamedTuple):
-    """Where each input of a captured step is in its array of numbers. The step has at most `tokens` tokens."""
+    """Layout of the integers that describe a captured step. tokens: largest number of tokens of the step."""
 
     tokens: int
 
@@ -44,7 +44,7 @@ class _EncoderLayout(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many numbers a step has."""
+        """Number of integers that describe a step."""
         return 2 * self.tokens + self.rows.size
 
 
@@ -109,7 +109,7 @@ class EncoderGraphs:
         return hidden if batch.output_rows is None else hidden[batch.output_rows]
 
     def _write(self, batch: EncoderBatch, layout: _EncoderLayout, slots: Sequence[int] | None) -> None:
-        """Copy the numbers of a step to the memory of its graph."""
+        """Copy the integers that describe a step to the memory of its graph."""
         numbers, count, tokens = self._numbers.to_write(), batch.offsets[-1], layout.tokens
         lengths, starts = np.array(batch.lengths), np.array(batch.offsets[:-1])
         places, own_slots, rows = numbers[:tokens], numbers[tokens : 2 * tokens], numbers[2 * tokens : layout.size]

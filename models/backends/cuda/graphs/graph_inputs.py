@@ -44,7 +44,7 @@ class GraphInputs(NamedTuple):
 
 
 _COLUMNS = 4
-"""Number of columns besides those of the caches: token id, index of the token id, position, slot."""
+"""Number of columns before the columns of the caches: token id, index of the token id, position, slot."""
 
 
 class StepInputMemory:

@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 class DeviceEvent(Protocol):
     """A point in the sequence of work that a device processes.
 
-    record: sets the point after all work so far. synchronize: waits until the device has passed the point.
+    record: sets the point to the end of the work so far. synchronize: waits until the device has passed the point.
     """
 
     def record(self) -> object: ...

@@ -38,8 +38,8 @@ class EncoderSizes(NamedTuple):
 def why_not_captured(stack: Stack) -> str | None:
     """Why the steps of a stack cannot be captured; None where they can.
 
-    While a step is captured, nothing may be read on the host, and no number may influence it except the contents of its
-    input tensors. A module that cannot be captured has the reason, a text, in its attribute `not_captured`.
+    While a step is captured, the host may read no tensor of the device. All values that differ between steps must come
+    from the input tensors. A module that cannot be captured has the reason, a text, in its attribute `not_captured`.
     """
     if stack.rotates_by_length:
         return "rotations that depend on the length of the text"

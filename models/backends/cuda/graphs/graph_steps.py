@@ -125,7 +125,8 @@ class GraphPagedInputs(PagedStepInputs):
 class GraphTextInputs(RaggedStepInputs):
     """Step inputs of a captured step of whole texts or recordings.
 
-    batch: its lengths add up to the tokens of the step. They are not those of the texts.
+    batch: its lengths add up to the tokens of the step. They are not the lengths of the texts, which differ between
+        replays.
     view: attention view in the graph's memory.
     """
 

@@ -31,7 +31,7 @@ from models.steps.batch import DecoderBatch
 
 
 class _MixedLayout(NamedTuple):
-    """Layout of the numbers of a captured step. outputs: largest number of output rows."""
+    """Layout of the integers that describe a captured step. outputs: largest number of output rows."""
 
     tokens: int
     outputs: int
@@ -39,12 +39,12 @@ class _MixedLayout(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many numbers a step has, without its block tables."""
+        """Number of integers that describe a step, without its block tables."""
         return 3 * self.tokens + self.outputs + self.rows.size
 
 
 class _Inputs(NamedTuple):
-    """Numbers of a captured step on the device.
+    """The integers that describe a captured step, on the device.
 
     token_ids, positions, slots: [tokens], int64. output_rows: [outputs], int64. rows: [`RowsLayout.size`], int64.
     """
@@ -132,7 +132,7 @@ class MixedGraphs:
         return DecoderOutput(hidden, logits, top_k, states)
 
     def _write(self, batch: DecoderBatch, output_rows: Numbers, layout: _MixedLayout) -> None:
-        """Copy the numbers of a step to the device. output_rows: [outputs], int64."""
+        """Copy the integers that describe a step to the device. output_rows: [outputs], int64."""
         numbers, count = self._numbers.to_write(), len(batch.token_ids)
         tokens = numbers[: 3 * layout.tokens].reshape(3, layout.tokens)
         tokens[:, count:] = 0

@@ -15,9 +15,9 @@ Numbers = NDArray[np.int64]
 
 
 class RowsLayout(NamedTuple):
-    """Layout of the numbers that describe rows in a captured step. Rows and spans that a step lacks have no queries.
+    """Layout of the integers that describe the rows of a captured step. Unused rows and spans have no queries.
 
-    tokens, rows: largest number of queries, and of rows. columns: how many columns have one number for each row.
+    tokens, rows: largest number of queries, and of rows. columns: number of columns, which have one integer per row.
     """
 
     tokens: int
@@ -26,7 +26,7 @@ class RowsLayout(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many numbers the rows have."""
+        """Number of integers that describe the rows."""
         return self.rows + 1 + self.columns * self.rows + 2 * self._spans
 
     @property
@@ -34,10 +34,11 @@ class RowsLayout(NamedTuple):
         return max_spans(self.tokens, self.rows)
 
     def write(self, numbers: Numbers, query_lens: Numbers, key_lens: Numbers, columns: list[Numbers]) -> None:
-        """Write the rows of a step.
+        """Write the integers that describe the rows of a step.
 
-        numbers: [size], written. query_lens, key_lens: [step rows], number of queries and keys of each row.
-        columns: numbers of each row, [step rows] each.
+        numbers: [size], memory for the integers.
+        query_lens, key_lens: [step rows], number of queries and keys of each row.
+        columns: [step rows] each, one integer per row.
         """
         count, end = len(query_lens), self.rows + 1
         starts = numbers[:end]
@@ -53,7 +54,7 @@ class RowsLayout(NamedTuple):
         pairs[len(found) :] = 0, NO_QUERIES
 
     def read(self, numbers: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
-        """The parts of the numbers on the device: query_starts, columns and spans, as in `TileRows`.
+        """Split the integers on the device into query_starts, columns and spans, as in `TileRows`.
 
         numbers: [size], int32.
         """

@@ -3,7 +3,7 @@
 A step of few rows takes the device less time than Python needs to launch its kernels; a replay is one launch. A graph
 computes embedding, layers, head, and the largest logit of each row. A step uses the smallest bucket that holds its
 rows; the other rows of the bucket have no keys and write nothing. The inputs of a graph are in memory that does not
-move: the numbers of a step reach the device by one copy from pinned memory. All graphs share one pool of memory, and
+move: the integers of a step reach the device by one copy from pinned memory. All graphs share one pool of memory, and
 the largest is captured first, so that the others fit into its memory.
 
 A step that chooses its tokens on the device leaves them there for the next step, which can therefore be launched before
@@ -115,7 +115,7 @@ class StepGraphs:
     def run(self, batch: DecoderBatch, request: LogitsRequest) -> DecoderOutput:
         """Replay a step.
 
-        batch: on the CPU; its rows are those that `takes` accepts, and all of them need logits.
+        batch: on the CPU; `takes` accepts its rows, and all of them need logits.
         request: number of top logits, and whether log-probabilities are needed.
 
         The results are in memory that the next step overwrites, except for `draft_states`.

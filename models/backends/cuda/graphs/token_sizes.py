@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 MAX_PADDING = 2
-"""A captured step runs if its size is at most this multiple of the tokens that are computed, or of `MIN_TOKENS`."""
+"""Largest ratio of the size of a captured step to its tokens. Fewer than `MIN_TOKENS` tokens count as `MIN_TOKENS`."""
 MIN_TOKENS = 64
 """Up to this number of tokens, the duration of a step hardly depends on the number."""
 MIN_TEXT_TOKENS = 8
@@ -20,12 +20,12 @@ a quarter more tokens than it needs."""
 
 
 def sizes_up_to(tokens: int) -> tuple[int, ...]:
-    """Sizes of captured steps of up to `tokens` tokens: those of `TOKEN_SIZES` up to the first one that is enough."""
+    """Sizes of captured steps of up to `tokens` tokens: `TOKEN_SIZES` up to the first size with enough room."""
     return TOKEN_SIZES[: bisect_left(TOKEN_SIZES, tokens) + 1]
 
 
 def smallest_size(sizes: Sequence[int], tokens: int) -> int | None:
-    """The smallest size with room for `tokens` tokens; None if there is none, or if it has room for far too many.
+    """The smallest size with room for `tokens` tokens; None if there is none, or if `MAX_PADDING` excludes it.
 
     sizes: in ascending order.
     """

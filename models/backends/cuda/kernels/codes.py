@@ -1,7 +1,7 @@
 """Conversion between numbers and codes of 4 and 8 bits, by bit operations.
 
-They work on all devices: compute capability 8.0 has no instructions for fp8 (E4M3), and the instruction that converts
-integers would take longer than reading a weight.
+Bit operations work on all devices: compute capability 8.0 has no instructions for fp8 (E4M3), and the instruction that
+converts integers would take longer than reading a weight.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ def codes_to_float(codes, zero: tl.constexpr):
 
 
 CODE_FACTOR = {"": 1.0, "int8": 1.0, "fp8": 256.0}
-"""Factor of the results of `code_numbers`, by kind of code."""
+"""Factor by which callers multiply results of `code_numbers`, or sums of them, by kind of code."""
 
 
 @triton.jit
 def code_numbers(codes, dtype: tl.constexpr, CODES: tl.constexpr):
-    """Convert codes to `dtype`, exactly: the numbers they stand for, divided by their CODE_FACTOR.
+    """Convert codes to `dtype`, exactly. A result times `CODE_FACTOR[CODES]` is the number that the code represents.
 
-    codes: int8, or uint8 with the bits of fp8 numbers; other numbers are returned as they are.
+    codes: int8, or uint8 with the bits of fp8 numbers. If CODES is empty: numbers, which are returned unchanged.
     """
     if CODES == "int8":
         # To 16 bits, Triton converts four codes at a time by bit operations of its own.
@@ -43,7 +43,7 @@ def code_numbers(codes, dtype: tl.constexpr, CODES: tl.constexpr):
 
 @triton.jit
 def fp8_bits(x):
-    """The bits of the nearest fp8 number (E4M3), of two the even one, as int32. x: float32, of size below 464."""
+    """Round to the nearest fp8 number (E4M3), ties to even. Returns its bits, int32. x: float32, |x| < 464."""
     bits = x.to(tl.int32, bitcast=True)
     magnitude = bits & 0x7FFFFFFF
     # The exponents of float32 are larger by 120.
@@ -54,5 +54,8 @@ def fp8_bits(x):
 
 @triton.jit
 def round_to_even(x):
-    """Round to integers. x: float32, below 2 ** 22. The kernel must be launched without `enable_fp_fusion`."""
+    """Round to integers, ties to even. x: float32, |x| < 2 ** 22.
+
+    The kernel must be launched without `enable_fp_fusion`.
+    """
     return (x + 12582912.0) - 12582912.0

@@ -1,7 +1,7 @@
 """Attention of one query per row over a paged cache. Keys are computed in chunks of 256 tokens.
 
 Each chunk gives a partial result for each head. Of the programs of a row, the one that finishes last merges the partial
-results in the order of the chunks. The result of a row therefore has the same bits for any number of programs and any
+results in the order of the chunks. The bits of a row's result therefore depend neither on the number of programs nor on
 other rows.
 Source: Dao et al. 2023, "Flash-Decoding"; Milakov and Gimelshein 2018, arXiv:1805.02867.
 """
@@ -27,9 +27,9 @@ KEY_CHUNK_TOKENS = 256
 """Tokens of a chunk of keys. Chunks begin at multiples of this number, counted from the first token of the row."""
 
 _LEAST_PROGRAMS, _MOST_PROGRAMS = 2, 8
-"""Number of programs per multiprocessor: the minimum if the rows have enough chunks, and the maximum for long rows."""
+"""Smallest and largest number of programs per multiprocessor. Rows with too few chunks get fewer programs."""
 _CHUNKS_OF_PROGRAM = 4
-"""Least number of chunks of a program, once the minimum number of programs is reached."""
+"""Above the smallest number of programs, each program gets at least this many chunks."""
 
 
 class DecodeRows(NamedTuple):
@@ -70,7 +70,7 @@ class Partials(NamedTuple):
 
 
 def partial_starts(key_lens: Sequence[int]) -> list[int]:
-    """Index of each row's first partial result, and at the end the number of all partial results: [rows + 1]."""
+    """Index of each row's first partial result, then the number of all partial results: [rows + 1]."""
     return [0, *accumulate(-(-length // KEY_CHUNK_TOKENS) for length in key_lens)]
 
 
@@ -100,7 +100,7 @@ def paged_decode_attention(
 
     query: [rows, heads, key_dim], model dtype; the last dimension contiguous.
     key_cache: [blocks, block_size, kv_heads, key_dim], dtype of the query; the last dimension contiguous. kv_heads
-        divides heads. Or rounded slots, of 8 bits.
+        divides heads. For a cache of 8 bits: RoundedSlots.
     value_cache: [blocks, block_size, kv_heads, value_dim], likewise. It may be the same tensor as `key_cache`.
     scores: `causal` has no effect, because the query is at the last position or, in cross-attention, sees all keys.
     splits: number of programs that share the chunks of a row and key-value head. The result does not depend on it.
@@ -161,14 +161,14 @@ def paged_decode_attention(
 
 
 _MERGED_NUMBERS = 2048
-"""How many numbers a program loads at once when it merges partial results."""
+"""Number of values that a program loads at once when it merges partial results."""
 
 
 def _tile(width: int, heads: int, dtype: torch.dtype, codes: str) -> tuple[int, int, int]:
     """Number of keys that a program loads at once, number of warps, and stages of the loop.
 
-    Tuned on an H200 for heads of 64 and 128 numbers (docs/gpu.md). The settings must not depend on the number of rows,
-    because this would change the bits of a row. The conversion of fp8 codes needs the registers of more warps.
+    Tuned on an H200 for head widths of 64 and 128 (docs/gpu.md). The settings must not depend on the number of rows,
+    because other settings give a row other bits. The conversion of fp8 codes needs the registers of more warps.
     """
     if width <= 128 and not is_float32(dtype):
         return 128, 4 if heads * width <= 4096 and codes != "fp8" else 8, 2
@@ -177,7 +177,7 @@ def _tile(width: int, heads: int, dtype: torch.dtype, codes: str) -> tuple[int, 
 
 
 def _most_heads(width: int, dtype: torch.dtype) -> int:
-    """Largest number of query heads that one program computes: their sums fit in its registers."""
+    """Largest number of query heads that one program computes. The sums of more heads do not fit in its registers."""
     return max(SMALLEST_TILE, (2048 if is_float32(dtype) else 8192) // width)
 
 

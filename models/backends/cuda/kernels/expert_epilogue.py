@@ -1,4 +1,4 @@
-"""What follows the products of an expert: bias, and activation or gate."""
+"""Epilogue of the products of experts: bias, and activation or gate."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from models.config import Activation
 
 
 class EpilogueSettings(NamedTuple):
-    """How the products of a pair become its result.
+    """How the products of a (token, expert) pair become its result.
 
-    activation: of the product, or of the gate; None for none.
-    gated: whether each expert has the features of the gate, then as many of up. The result is then
-        `act(min(gate, limit)) * (clamp(up, -limit, limit) + up_offset)`.
+    activation: applied to the product, or to the gate if `gated` is true; None for no activation.
+    gated: whether the first half of an expert's output features is the gate, and the second half the values (up) that
+        it multiplies. The result is then `act(min(gate, limit)) * (clamp(up, -limit, limit) + up_offset)`.
     limit: None for no limit.
     """
 
@@ -43,9 +43,11 @@ def combine(
 ):
     """Result of a tile of pairs in `dtype`: [pairs, columns].
 
-    total, up_total: [pairs, columns], float32, products with the features of the gate and of up; without GATED, total
-        has the products and up_total is not read. bias: address of the bias of the tile's expert.
-    column: [columns]: index of each feature. columns: number of features of the result. is_column: which exist.
+    total, up_total: [pairs, columns], float32: products with the gate matrix, and with the up matrix. Without GATED,
+        total has the products with the only matrix, and up_total is not read.
+    bias: address of the bias of the tile's expert.
+    column: [columns]: index of each feature. columns: number of features of the result.
+    is_column: [columns]: whether the feature exists.
     """
     if HAS_BIAS:
         total += tl.load(bias + column, mask=is_column, other=0.0).to(tl.float32)[None, :]

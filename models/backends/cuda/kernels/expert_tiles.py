@@ -39,8 +39,8 @@ def group_by_expert(experts: Tensor, num_experts: int, fixed_order: bool = False
     """Sort the (token, expert) pairs of a step by expert, and cut them into tiles of one expert each.
 
     experts: [tokens, choices], int64, contiguous, each below num_experts.
-    fixed_order: whether tiles have the same size in all steps, so that the bits of a token do not depend on the number
-        of tokens.
+    fixed_order: whether tiles have the same size in all steps, so that the result of a token has the same bits for
+        every number of tokens.
     """
     pairs, device = experts.numel(), experts.device
     tile = _MOST_PAIRS if fixed_order else min(_MOST_PAIRS, max(16, power_of_two(-(-pairs // num_experts))))
@@ -76,9 +76,9 @@ def group_by_expert(experts: Tensor, num_experts: int, fixed_order: bool = False
 
 @triton.jit
 def pairs_of_tile(order, tile_experts, tile_starts, tile_ends, PAIR_TILE: tl.constexpr):
-    """The pairs of the tile that a program computes, whose number is that of the program in the first dimension.
+    """The pairs of the tile that this program computes: the tile with the index `tl.program_id(0)`.
 
-    order, tile_experts, tile_starts, tile_ends: as of `ExpertTiles`.
+    order, tile_experts, tile_starts, tile_ends: as in `ExpertTiles`.
     Returns three values. int64: the expert of the tile; -1 for an empty tile. [PAIR_TILE], int64: the index of each
     pair. [PAIR_TILE], bool: which pairs exist.
     """

@@ -28,11 +28,11 @@ def expert_linear(
     settings: EpilogueSettings = EpilogueSettings(),  # noqa: B008 (immutable)
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Products of pairs: the first or the last products of experts.
+    """Multiply each (token, expert) pair by a weight of its expert: the first or the last matrix of its feed-forward.
 
-    x: [tokens, in] or [tokens * choices, in], contiguous: one row per token or one per pair; or rounded rows of these.
+    x: [tokens, in], one row per token, or [tokens * choices, in], one row per pair. Contiguous, or as rounded rows.
     weight: contiguous, dtype of x or quantised. bias: [experts, columns] or None. tiles: result of `group_by_expert`.
-    dtype: dtype of the result; None for that of x, which has one unless its rows are rounded.
+    dtype: dtype of the result; None for the dtype of x. Must be given for rounded rows.
     Returns [tokens * choices, columns], in the order of pairs; with a gate, half as many columns.
     """
     columns = (weight if isinstance(weight, Tensor) else weight.codes).shape[1]
@@ -140,7 +140,7 @@ def _product_kernel(
 ):
     """Compute some output features of the pairs in one tile, with the weight of the tile's expert.
 
-    With GATED, multiply by the same features of the gate matrix and of the up matrix, and combine both products.
+    With GATED, compute these features with the gate matrix and with the up matrix, and combine both results.
     """
     expert, pair, is_pair = pairs_of_tile(order, tile_experts, tile_starts, tile_ends, PAIR_TILE)
     if expert < 0:

@@ -70,15 +70,16 @@ _PART_INPUTS = 1024
 """Number of inputs of a part. Products with few outputs, such as the output projection of attention, then have enough
 programs: 4,096 outputs and inputs give 128. Changing it changes the bits of all products."""
 _ENOUGH_PROGRAMS = 128
-"""A product with fewer tiles is divided among more programs. It changes no bit."""
+"""A product with fewer tiles computes each part in a separate program. This changes no bit of the result."""
 _SUM_TILE = 1024
 """Number of outputs of one row that a program sums."""
 
 
 def _tiles(dtype: torch.dtype) -> Tiles:
-    """Sizes of a product. They must depend on the dtype alone, because other sizes may give other bits.
+    """Choose the sizes of a product. They must depend on the dtype alone, because other sizes may give other bits.
 
-    64 rows: with few rows a product reads its weight once, and its arithmetic takes less time than the reading.
+    Tiles in half precision have 64 rows, also in products of fewer rows: the arithmetic of 64 rows takes less time than
+    reading the weight.
     """
     return Tiles(16, 32, 32, 4, 3) if is_float32(dtype) else Tiles(64, 128, 64, 8, 3)
 

@@ -122,7 +122,7 @@ def is_float32(dtype: torch.dtype) -> bool:
 
 
 def pipeline_stages(elements: int, dtype: torch.dtype, is_paged: bool) -> int:
-    """Stages of the loop over tiles of keys. With two or more, the next tile is loaded while this one is computed.
+    """Stages of the loop over tiles of keys. With two or more, a tile is loaded while the previous tile is computed.
 
     elements: size of one key tile, in elements. Tiles of more than 16 KB get one stage: two key tiles and two value
         tiles would need more than 99 KB of shared memory.

@@ -25,8 +25,8 @@ def multiply_pairs(
 ) -> Tensor:
     """Multiply each pair by the weight of its expert. Returns `out`.
 
-    x: [tokens, in] or [tokens * choices, in], contiguous, or rounded rows of these. For a weight of 4 bits, `in` is a
-        multiple of 64.
+    x: [tokens, in], one row per token, or [tokens * choices, in], one row per pair. Contiguous, or as rounded rows. For
+        a weight of 4 bits, `in` is a multiple of 64.
     weight: codes [experts, columns, in] or [experts, columns, in / 2], and scales [experts, columns, groups], all
         contiguous.
     bias: [experts, columns] or None. tiles: result of `group_by_expert`.
@@ -133,7 +133,7 @@ def _pairs_kernel(
 ):
     """Compute some output features of the pairs in one tile, with the weight of the tile's expert.
 
-    With GATED, multiply by the same features of the gate matrix and of the up matrix, and combine both products.
+    With GATED, compute these features with the gate matrix and with the up matrix, and combine both results.
     x_rows: number of rows of x.
     """
     expert, pair, is_pair = pairs_of_tile(order, tile_experts, tile_starts, tile_ends, PAIR_TILE)

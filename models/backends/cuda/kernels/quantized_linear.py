@@ -34,7 +34,8 @@ def quantized_linear(
     bias: [out], any float dtype, or None.
     out: [rows, out], contiguous, any float dtype: memory for the result; None for new memory in the dtype of x. Rounded
         rows need it.
-    fixed_order: whether the tiles, and with them the bits of a float row, are the same for every number of rows.
+    fixed_order: whether the tiles are the same for every number of rows, so that a float row of the result has the same
+        bits.
     Returns `out`, or a new tensor.
     """
     numbers = x if isinstance(x, Tensor) else x.codes[0]
@@ -87,7 +88,7 @@ def quantized_linear(
 class SumSettings(NamedTuple):
     """Constants of `quantized_sums`.
 
-    codes: kind of the weight's codes; empty for 4 bits. terms: how many codes each number of x has; 0 for float rows.
+    codes: kind of the weight's codes; empty for 4 bits. terms: number of codes per number of x; 0 for float rows.
     group: inputs of the weight that share a scale; 0 for a whole row of 8-bit codes.
     """
 
@@ -121,11 +122,11 @@ class Tiles(NamedTuple):
 
 
 _FIXED_ROWS = 64
-"""Products in a fixed order have the tiles of this number of rows, however many rows they have."""
+"""With a fixed order of sums, every product has the tiles that are chosen for this number of rows."""
 
 
 def _tiles(x: Tensor | RoundedRows, weight: ByteMatrix | Int4Matrix, rows: int) -> Tiles:
-    """Sizes of a product. rows: number of rows for which it is fast."""
+    """Choose the sizes of a product. rows: number of rows for which the product should be fast."""
     kind = weight.kind if isinstance(weight, ByteMatrix) else ""
     if isinstance(x, Tensor):
         return _byte_tiles(rows, x.dtype, kind) if kind else _int4_tiles(rows, x.dtype)

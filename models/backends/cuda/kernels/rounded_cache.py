@@ -16,10 +16,10 @@ from models.backends.rounded_slots import FP8, CacheSide, RoundedSlots
 class CacheCodes(NamedTuple):
     """Keys and values of a cache as the attention kernels read them.
 
-    key, value: the numbers, or their codes of 8 bits.
-    key_scales, value_scales: [blocks, kv_heads, block_size], bfloat16, scales of the codes. Without codes, the numbers
-        once more, which are then not read.
-    kind: "int8", "fp8", or "" for numbers without scales.
+    key, value: float keys and values, or their codes of 8 bits.
+    key_scales, value_scales: [blocks, kv_heads, block_size], bfloat16, scales of the codes. For a float cache, any
+        tensors: they are not read.
+    kind: kind of the codes: "int8" or "fp8"; "" for a float cache.
     """
 
     key: Tensor
@@ -30,7 +30,7 @@ class CacheCodes(NamedTuple):
 
     @classmethod
     def of(cls, key: CacheSide, value: CacheSide) -> CacheCodes:
-        """The parts of both sides of a cache. Both are numbers, or codes of the same dtype."""
+        """The tensors of a cache. key, value: both float tensors, or both rounded to the same dtype."""
         if isinstance(key, RoundedSlots) and isinstance(value, RoundedSlots):
             assert key.dtype == value.dtype and key.scales.stride() == value.scales.stride(), "both sides are alike"
             kind = "fp8" if key.dtype == FP8 else "int8"

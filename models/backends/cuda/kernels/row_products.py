@@ -51,7 +51,12 @@ def byte_row(x: Tensor, weight: ByteMatrix, bias: Tensor | None, out: Tensor) ->
 
 
 def _multiply(x: Tensor, weight: Tensor, matrix: ByteMatrix | None, bias: Tensor | None, out: Tensor) -> Tensor:
-    """weight: the numbers, or the codes of `matrix`, whose groups are whole rows."""
+    """`x W^T + b`, for a float weight or for a weight of 8 bits with one scale per output feature. Returns `out`.
+
+    weight: [out, in]: the float weight, or the codes of `matrix`.
+    matrix: the weight of 8 bits; None for a float weight.
+    x, bias, out: as for `dense_row`.
+    """
     columns, inputs = weight.shape
     kind = "" if matrix is None else matrix.kind
     if columns:

@@ -26,7 +26,7 @@ from models.backends.rounded_slots import CacheSide
 SPAN_QUERIES = 64
 """Queries of a span. A row is divided into spans, and a span into tiles. The size of a tile depends on the kernel."""
 NO_QUERIES = 1 << 20
-"""Number of a span that has no queries in any row. It fills the unused places of a list of spans."""
+"""Index that marks the unused entries of a list of spans. It is larger than the index of any span with queries."""
 
 
 class TileRows(NamedTuple):
@@ -35,8 +35,8 @@ class TileRows(NamedTuple):
     query_starts: [rows + 1], int32: index of each row's first query, and at the end the number of queries.
     key_lens: [rows], int32: number of keys of each row.
     first_positions: [rows], int32: position of each row's first query.
-    spans: [spans, 2], int32, contiguous: row and number of each span of queries, see `spans_of_queries`. They are
-        computed in this order. Queries without a span are not computed.
+    spans: [spans, 2], int32, contiguous: row of each span of queries, and index of the span in its row, as
+        `spans_of_queries` returns them. Spans are computed in this order. Queries without a span are not computed.
     key_starts: [rows], int32: index of each row's first ragged key; None for a paged cache.
     block_tables: [rows, blocks], int32 or int64: blocks of each row in a paged cache; None for ragged keys.
     """
@@ -50,9 +50,9 @@ class TileRows(NamedTuple):
 
 
 def spans_of_queries(query_lens: NDArray[np.int64], key_lens: NDArray[np.int64]) -> NDArray[np.int64]:
-    """All spans of the queries of a step, [spans, 2]: row, and number of the span in its row.
+    """All spans of the queries of a step, [spans, 2]: row, and index of the span in its row.
 
-    Spans that see many keys come first, so that no long one is left when the others are done.
+    Spans that see many keys come first, so that no long span is left when the others are done.
 
     query_lens: [rows], number of queries of each row. key_lens: [rows], number of keys of each row.
     """
@@ -78,7 +78,7 @@ def tile_attention(
     query: [tokens, heads, key_dim], model dtype; the last dimension contiguous.
     key, value: [key tokens, kv_heads, key_dim or value_dim], ragged; or [blocks, block_size, kv_heads, key_dim or
         value_dim], a paged cache. Both have the dtype of the query, and the last dimension is contiguous. kv_heads
-        divides heads. A paged cache may also have rounded slots, of 8 bits.
+        divides heads. A cache of 8 bits is RoundedSlots.
     out: [tokens, heads, value_dim], contiguous: memory for the result; None for new memory.
     Returns [tokens, heads, value_dim]. A query that sees no key gives zeros, with and without sinks.
     """
@@ -240,7 +240,7 @@ def _tiles_kernel(
 ):
     """Compute one tile of queries of a row and head.
 
-    spans: row and number of each span. PARTS: tiles of a span.
+    spans: row of each span, and index of the span in its row. PARTS: tiles of a span.
     where: block tables. With BLOCK_SIZE 0, which means ragged keys, the index of the first key of each row.
     """
     span = spans + tl.program_id(0) // PARTS * 2

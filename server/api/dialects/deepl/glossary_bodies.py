@@ -13,6 +13,7 @@ from server.api.fields.fields import Body, Language
 from server.api.routes.error_shape import AnswerBody
 from server.errors import InvalidRequest
 from server.operations.glossary_store import MAX_DICTIONARIES, Pair, check_entries, language_pair
+from server.text.windowed_search import search
 
 _Name = Annotated[str, Field(min_length=1, max_length=1024, description="name of the glossary")]
 _Format = Annotated[Literal["tsv", "csv"], Field(description="tsv or csv")]
@@ -48,9 +49,9 @@ class DeeplDictionary(BaseModel):
         is_tsv = self.entries_format == "tsv"
         widths = (2,) if is_tsv else (2, 4)  # DeepL's CSV may repeat the languages in each line
         known: dict[tuple[str, str], bool] = {}
-        number = 0
-        for match in _LINE.finditer(self.entries):
-            line = match[0]
+        number, end = 0, 0
+        while (match := search(_LINE, self.entries, end, longest=1)) is not None:
+            line, end = match[0], match.end()
             if line.isspace():
                 continue
             if len(line) > MAX_LINE_CHARACTERS:
@@ -77,7 +78,10 @@ class DeeplDictionary(BaseModel):
 
 
 def _csv_row(line: str, number: int) -> list[str]:
-    """The fields of a line of CSV. number: number of the entry. Raises InvalidRequest for a line that is not CSV."""
+    """Split a line of CSV into its fields. Raises InvalidRequest for a line that is not CSV.
+
+    number: number of the entry, counted from 1, for the error.
+    """
     try:
         return next(csv.reader([line], strict=True))
     except csv.Error:

@@ -293,10 +293,10 @@ class LiveSession:
             found = await self._transcribe(turn.file, turn.transcription, is_whole=True, emit=emit)
         except RequestError as error:
             self._state.runtime.metrics.rejected.labels(error.reason).inc()
-            self._emit(f"{_TRANSCRIPTION}.failed", **place, error=_error_fields(error))
+            self._emit(f"{_TRANSCRIPTION}.failed", **place, error=error_fields(error))
         except Exception as error:
             self._log_fault(error)
-            self._emit(f"{_TRANSCRIPTION}.failed", **place, error=_error_fields(EngineFailure("a fault in the server")))
+            self._emit(f"{_TRANSCRIPTION}.failed", **place, error=error_fields(EngineFailure("a fault in the server")))
         else:
             text = found.text
             if has_text:
@@ -338,7 +338,7 @@ class LiveSession:
 
     def _emit_error(self, error: RequestError, code: str | None = None, event_id: str | None = None) -> None:
         self._state.runtime.metrics.rejected.labels(error.reason).inc()
-        fields = _error_fields(error)
+        fields = error_fields(error)
         self._emit("error", error=fields | {"code": code or fields["code"], "event_id": event_id})
 
     async def _write(self) -> None:
@@ -352,6 +352,8 @@ class _EmptyBuffer(InvalidRequest):
     code = "input_audio_buffer_commit_empty"
 
 
-def _error_fields(error: RequestError) -> dict[str, Any]:
+def error_fields(error: RequestError) -> dict[str, Any]:
+    """The error of an event. An Overloaded error also has its `reason`, as in the body of a refused request."""
     kind = "server_error" if error.status >= 500 else "invalid_request_error"
-    return {"type": kind, "code": error.code, "message": error.message, "param": error.param}
+    fields = {"type": kind, "code": error.code, "message": error.message, "param": error.param}
+    return fields | {"type": error.kind, "reason": error.reason} if isinstance(error, Overloaded) else fields

@@ -37,7 +37,7 @@ class AudioRoute(RecordingRoute[FormT], Generic[FormT]):
     ) -> Response:
         if not form.stream:
             return await super().transcribe_and_answer(request, state, call, form, spec, held)
-        async with leaving_on_disconnect(request, call):
+        with leaving_on_disconnect(request, call):
             response = await stream(
                 await self.prepare(state, call, spec, is_stream=True),
                 lambda emit: transcribe(state.runtime, call, spec, emit),

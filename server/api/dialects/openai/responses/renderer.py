@@ -196,7 +196,7 @@ class ResponsesRenderer:
         response = self._stored(self._response("failed", self._output("incomplete"), None) | failure)
         return self._events(
             [
-                ("error", {name: body[name] for name in ("code", "message", "param")}),
+                ("error", {name: body[name] for name in ("code", "message", "param", "reason") if name in body}),
                 ("response.failed", {"response": response}),
             ]
         )
