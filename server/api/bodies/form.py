@@ -26,8 +26,10 @@ MAX_VALUES = 1100
 """Maximum number of values in a form without a file: a list of `MAX_ITEMS` texts, and other fields."""
 URL_ENCODED, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
 UNQUOTED_BYTES = 16 << 10
-CHUNK_BYTES = 64 << 10
-"""Size of the chunks in which the parser gets a body. Other requests can run between two chunks."""
+CHUNK_BYTES = 8 << 10
+"""Size of the chunks in which the parser gets a body. Other requests can run between two chunks.
+
+A chunk with a hundred short fields takes 5 ms."""
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
