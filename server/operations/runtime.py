@@ -213,7 +213,7 @@ class Runtime:
         raise ModelNotFound(unknown_model(name, known), "model")
 
     async def served(self, name: str | None, wait_seconds: float) -> ServedModel:
-        """Wait until the named model, or the first model if `name` is None, is loaded, and return it.
+        """Return a model when it is loaded. name: its name; None for the first model.
 
         wait_seconds: maximum wait for the model to load.
         Raises NotReady if it is not loaded in time, and ModelNotFound.

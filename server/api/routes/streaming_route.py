@@ -177,7 +177,7 @@ class _LateStream(Generic[DeltaT, ResultT]):
     scope: Scope
 
     async def events(self, writer: EventWriter) -> AsyncGenerator[bytes, None]:
-        """Yield a ping, wait until the model is loaded, and yield the events of the answer or its error."""
+        """Yield a ping, and, when the model is loaded, the events of the answer. An error becomes the last event."""
         metrics, route, call = self.state.runtime.metrics, self.route, self.call
         if route.format.ping:
             yield route.format.ping

@@ -179,7 +179,7 @@ def _boundaries(text: str, start: int, language: str) -> Iterator[int]:
 
 
 def _in_line(line: str, language: str) -> Iterator[int]:
-    """Yield the indices in a line at which a sentence begins, except 0, ascending."""
+    """Yield, in ascending order, the indices of a line's characters at which a sentence begins. 0 is left out."""
     start = 0
     proposed = iter(sorted({*_proposed(line, language), *_list_items(line)}))
     for place in [*_accepted(line, proposed, language), len(line)]:

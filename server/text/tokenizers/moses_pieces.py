@@ -1,4 +1,4 @@
-"""Base class of tokenizers that split a text into the words of Moses, and the words into pieces by byte-pair merges.
+"""Base class of tokenizers that find words by the rules of the Moses toolkit, and split them by byte-pair merges.
 
 The last piece of a word ends in `</w>`. `merges.txt` has the merges, with the frequency of each pair after it.
 Source: `FSMTTokenizer` and `BioGptTokenizer` of transformers.
