@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,7 +27,7 @@ from models.layers.heads import Classification, LanguageModel, MaskedLanguageMod
 from models.layers.layer import Layer
 from models.lora.adapters import AdapterSet
 from models.stack import Stack
-from models.steps.alignment import AlignmentStepInputs, CachedAlignmentStepInputs
+from models.steps.alignment import AlignmentStepInputs, CachedAlignmentStepInputs, WeightsComplete
 from models.steps.batch import DecoderBatch, EncoderBatch, SourceBatch, WaveformBatch
 from models.steps.kv_cache import KVCache
 from models.steps.state_memory import StateMemory
@@ -167,7 +167,7 @@ class Transformer(nn.Module):
         source_states = SourceStates(self.encode(source), source.lengths)
         step = AlignmentStepInputs(target, encodings, len(self.decoder.layers), self.dtype, source_states)
         # All rows of targets and sources use one adapter.
-        with self.adapters.used(target.adapters, target.lengths):
+        with self.adapters.used(target.adapters, target.lengths), suppress(WeightsComplete):
             self._executors[self.decoder].run_tokens(target.token_ids, target.positions, step)
         return step.weights
 
@@ -186,7 +186,7 @@ class Transformer(nn.Module):
         step = CachedAlignmentStepInputs(
             target, encodings, len(self.decoder.layers), self.dtype, cross_cache, slots, heads
         )
-        with self.adapters.used(target.adapters, target.lengths):
+        with self.adapters.used(target.adapters, target.lengths), suppress(WeightsComplete):
             self._executors[self.decoder].run_tokens(target.token_ids, target.positions, step)
         return torch.stack([step.weights[layer, head] for layer, head in heads])
 

@@ -26,11 +26,16 @@ from models.steps.step_inputs.base import AttentionPattern
 from models.steps.step_inputs.ragged import RaggedStepInputs, SourceStates
 
 
-class AlignmentStepInputs(RaggedStepInputs):
-    """Step inputs for whole texts that also store the cross-attention weights of the last layer.
+class WeightsComplete(Exception):
+    """All weights are known. Ends a forward pass, because nothing reads the outputs of the later layers."""
 
-    weights: for each text, [tokens, source tokens], float32: the mean over the heads; each row adds up to 1. Set when
-        the last layer has run.
+
+class AlignmentStepInputs(RaggedStepInputs):
+    """Step inputs for whole texts that store the cross-attention weights of the last layer.
+
+    The forward pass ends with WeightsComplete.
+
+    weights: for each text, [tokens, source tokens], float32: the mean over the heads; each row adds up to 1.
     """
 
     kind = None
@@ -48,22 +53,23 @@ class AlignmentStepInputs(RaggedStepInputs):
         self.weights: list[Tensor] = []
 
     def _attend_source(self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata) -> Tensor:
-        if layer == self._last_layer:
-            key, _ = attention.source_keys_values(self._sources.hidden)
-            queries = torch.split(query, list(self.lengths))
-            keys = torch.split(key, list(self._sources.lengths))
-            self.weights = [_weights(attention, *text).mean(0) for text in zip(queries, keys, strict=True)]
-        return super()._attend_source(layer, attention, query, metadata)
+        if layer < self._last_layer:
+            return super()._attend_source(layer, attention, query, metadata)
+        key, _ = attention.source_keys_values(self._sources.hidden)
+        queries = torch.split(query, list(self.lengths))
+        keys = torch.split(key, list(self._sources.lengths))
+        self.weights = [_weights(attention, *text).mean(0) for text in zip(queries, keys, strict=True)]
+        raise WeightsComplete
 
 
 class CachedAlignmentStepInputs(RaggedStepInputs):
-    """Step inputs for one whole text that also store the cross-attention weights of selected heads.
+    """Step inputs for one whole text that store the cross-attention weights of selected heads.
 
-    The keys and values of the source are in a cache.
+    The keys and values of the source are in a cache. The forward pass ends with WeightsComplete.
+
     slots: [source tokens], int64, slots of the source in the cache.
     heads: (layer, head) of each selected head.
-    weights: [tokens, source tokens], float32, for each selected head; each row adds up to 1. Complete when the last
-        layer has run.
+    weights: [tokens, source tokens], float32, for each selected head; each row adds up to 1.
     """
 
     kind = None
@@ -94,6 +100,8 @@ class CachedAlignmentStepInputs(RaggedStepInputs):
         if chosen:
             weights = _weights(attention, query, key)
             self.weights |= {(layer, head): weights[head] for head in chosen}
+        if len(self.weights) == len(self._heads):
+            raise WeightsComplete
         return backend(query).ragged_attention(
             query, key, value, metadata, attention.config.scale, attention.config.score_cap
         )

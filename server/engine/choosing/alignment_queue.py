@@ -18,7 +18,7 @@ MAX_BATCH_TOKENS = 1024
 
 Running streams pause while a batch is computed.
 """
-MAX_WAIT_STEPS = 16
+MAX_WAIT_STEPS = 32
 """Most steps for which an ended group waits for other groups of its call to join its batch."""
 MAX_FOREIGN_WAIT_STEPS = 4
 """Most steps for which a group waits for groups of other calls, if no further group of its own call is expected."""

@@ -317,7 +317,7 @@ def _key_of_xml(properties: bytes) -> bytes:
 
 def _field_mark(run: Element) -> str:
     """Return `begin`, `separate` or `end` for a run that has this mark of a field; empty for a run without a mark."""
-    mark = next((child for child in run if local_name(child) == "fldChar"), None)
+    mark = next(run.iterchildren("{*}fldChar"), None)
     return "" if mark is None else next((value for name, value in mark.items() if name.endswith("fldCharType")), "")
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -184,8 +183,9 @@ def numbers_differ(source: str, translation: str) -> bool:
     return _numbers(source) != _numbers(translation)
 
 
-def _numbers(text: str) -> Counter[str]:
-    return Counter(
+def _numbers(text: str) -> list[str]:
+    """The digits of each number of a text, sorted."""
+    return sorted(
         "".join([str(unicodedata.decimal(digit)) for digit in number[0] if digit.isdecimal()])
         for number in _NUMBER.finditer(text)
     )

@@ -143,7 +143,8 @@ class _Placement:
         self.source = source
         self.units = list(_units(translation, [start for start, _ in alignment.target] if alignment else []))
         self._is_aligned = alignment is not None
-        self._mass = _cumulative_mass(self.units, len(source), alignment)
+        self._tokens = alignment.source if alignment else []
+        self._shares = _attention_shares(self.units, alignment) if alignment else np.zeros((len(self.units), 0))
 
     @cached_property
     def _inner_gaps(self) -> frozenset[int]:
@@ -151,7 +152,12 @@ class _Placement:
 
     def mass(self, start: int, end: int) -> npt.NDArray[np.float64]:
         """For each unit, the share (0 to 1) of its attention that is on the characters [start, end) of the source."""
-        return self._mass[:, end] - self._mass[:, start]
+        inside = [
+            (min(end, last) - max(start, first)) / (last - first) if first < end and last > start else 0.0
+            for first, last in self._tokens
+        ]
+        mass: npt.NDArray[np.float64] = self._shares @ np.array(inside)
+        return mass
 
     def layout(self, tags: Sequence[InlineTag], first: int, last: int) -> list[PlacedTag]:
         """Place sibling tags, and the tags inside them, within the units [first, last). Returns them in order."""
@@ -337,39 +343,33 @@ def _units(text: str, token_starts: Sequence[int]) -> Iterator[Span]:
 
     Text in scripts without spaces between words is also cut where a token begins. token_starts: character indices.
     """
-    cuts = sorted({start for start in token_starts if UNSPACED.match(text, start)})
+    cuts = sorted({start for start in token_starts if UNSPACED.match(text, start)}) if UNSPACED.search(text) else []
     for match in _UNIT.finditer(text):
         inside = [cut for cut in cuts if match.start() < cut < match.end()] if cuts else []
         edges = [match.start(), *inside, match.end()]
         yield from pairwise(edges)
 
 
-def _cumulative_mass(
-    units: Sequence[Span], characters: int, alignment: TokenAlignment | None
-) -> npt.NDArray[np.float64]:
-    """Return [units, characters + 1], float64: the share of each unit's attention on the first i source characters.
+def _attention_shares(units: Sequence[Span], alignment: TokenAlignment) -> npt.NDArray[np.float64]:
+    """Return [units, source tokens], float64: the share of each unit's attention on each token of the source text.
 
-    All zeros without an alignment, and for units with too little attention on the source.
+    Special tokens of the source are left out. All zeros for units with too little attention on the source.
     """
-    mass = np.zeros((len(units), characters + 1))
-    if alignment is None or not units:
-        return mass
-    spread = np.zeros((len(alignment.source), characters))
-    for token, (start, end) in enumerate(alignment.source):
-        if end > start:
-            spread[token, start:end] = 1 / (end - start)
-    rows = alignment.weights.astype(np.float64) @ spread
     starts = [start for start, _ in units]
-    for (start, end), row in zip(alignment.target, rows, strict=True):
-        for unit in range(max(0, bisect_right(starts, start) - 1), len(units)):
-            if units[unit][0] >= end:
-                break
-            if units[unit][1] > start:
-                mass[unit, 1:] += row
-    totals = mass.sum(1, keepdims=True)
-    shares = np.divide(mass, totals, out=np.zeros_like(mass), where=totals >= _MIN_ATTENTION)
-    cumulative: npt.NDArray[np.float64] = shares.cumsum(1)
-    return cumulative
+    pairs = [
+        (unit, token)
+        for token, (start, end) in enumerate(alignment.target)
+        for unit in range(max(0, bisect_right(starts, start) - 1), bisect_left(starts, end))
+        if units[unit][1] > start
+    ]
+    overlaps = np.zeros((len(units), len(alignment.target)))
+    if pairs:
+        overlaps[tuple(zip(*pairs, strict=True))] = 1
+    attention = overlaps @ alignment.weights
+    attention *= [end > start for start, end in alignment.source]
+    totals = attention.sum(1, keepdims=True)
+    attention /= np.where(totals >= _MIN_ATTENTION, totals, np.inf)
+    return attention
 
 
 def _inner_gaps(text: str, units: Sequence[Span]) -> frozenset[int]:
