@@ -57,6 +57,7 @@ from server.operations.served_model import ServedModel
 from server.settings.entries import split_entry
 from server.settings.read import load
 from server.settings.settings import Settings
+from server.system.malloc import share_heaps
 from server.system.memory import free_memory_bytes, unused_limit_bytes, usable_memory_bytes
 from server.system.output import show
 from server.text import checkpoint_text
@@ -87,6 +88,7 @@ class Server:
     """
 
     def __init__(self, settings: Settings, worker: Sequence[str]) -> None:
+        share_heaps()
         self.settings = settings
         self.directories = first_directories(settings)
         self.speculations = find_speculations(settings, self.directories)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import gc
 import math
 import os.path
 import time
@@ -29,6 +27,7 @@ from server.operations.on_demand.loader import TextParts
 from server.operations.served_model import ServedModel
 from server.settings.entries import MODEL_NAME
 from server.settings.settings import Settings
+from server.system.malloc import give_back_memory
 from server.text.checkpoint_text import CheckpointText
 from server.text.tokenizers.short_holds import free_later, free_unused
 from weights.errors import WeightsError
@@ -237,14 +236,6 @@ def text_bytes(spec: ModelSpec) -> int:
         return 16 * MIN_TEXT_BYTES
     files = (directory / name for name in TOKENIZER_FILES)
     return max(sum(file.stat().st_size for file in files if file.is_file()) * TOKENIZER_FILE_MEMORY, MIN_TEXT_BYTES)
-
-
-def give_back_memory() -> None:
-    """Return freed memory of this process to the system. Does nothing without glibc."""
-    gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def _info(spec: ModelSpec) -> ModelInfo:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
-import sys
 from collections.abc import Collection
 from pathlib import Path
 
+from server.system.malloc import set_thresholds
+
 SPIN_COUNT = "20000"
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 _LOADING_BYTES, _SERVING_BYTES = 1 << 20, 4 << 20
 """Size in bytes from which malloc maps a block separately instead of taking it from the heap.
@@ -73,7 +72,7 @@ def map_large_blocks() -> None:
     Otherwise blocks that loading frees would leave holes in the heap, and later steps would fill one hole after the
     other.
     """
-    _set_thresholds(_LOADING_BYTES, _LOADING_BYTES)
+    set_thresholds(_LOADING_BYTES, _LOADING_BYTES)
 
 
 def reuse_large_blocks() -> None:
@@ -83,24 +82,4 @@ def reuse_large_blocks() -> None:
     computation. Blocks of 4 MiB and more are still mapped separately: their steps are long enough to hide the cost, and
     in the heap they would leave holes. Logits and the scratch memory of programs are allocated only once.
     """
-    _set_thresholds(_SERVING_BYTES, _KEPT_BYTES)
-
-
-def _set_thresholds(below: int, kept: int) -> None:
-    """Set the malloc thresholds and return free heap memory to the system.
-
-    below: blocks smaller than this many bytes come from the heap. kept: free bytes that stay at the end of the heap.
-    Free memory is returned because glibc takes even a large block from the heap if it fits.
-    """
-    _set_malloc(_M_MMAP_THRESHOLD, below)
-    _set_malloc(_M_TRIM_THRESHOLD, kept)
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
-
-
-def _set_malloc(option: int, size: int) -> None:
-    """Call glibc's `mallopt`. Does nothing if the operator has set malloc options in the environment."""
-    chosen = {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"} & os.environ.keys()
-    if sys.platform == "linux" and not chosen:
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).mallopt(option, size)
+    set_thresholds(_SERVING_BYTES, _KEPT_BYTES)
