@@ -189,7 +189,10 @@ class DraftHead(nn.Module):
             self.head.pack(packer, None)
 
     def _own_logits(self, hidden: Tensor, out: Tensor | None) -> Tensor:
-        """Compute logits of the hidden states of an EAGLE-3 head. Arguments as for `Transformer.logits_into`."""
+        """Compute logits of the hidden states of an EAGLE-3 head: [n, hidden] -> [n, logits], float32.
+
+        out: [n or more, logits], float32, memory for the logits; None for new memory.
+        """
         assert self.norm is not None
         logits: Tensor = self.head(self.norm(hidden), self.decoder.tokens.weight, out)
         return logits

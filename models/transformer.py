@@ -257,7 +257,14 @@ class Transformer(nn.Module):
     def capture_mixed_steps(
         self, cache: KVCache, cross_cache: KVCache | None, sizes: GraphSizes, runner: GraphRunner, time: CaptureTime
     ) -> MixedGraphs | None:
-        """Capture decoder steps with prefill or drafts as CUDA graphs. Arguments and result as for `capture_steps`."""
+        """Capture decoder steps with prefill or drafts as CUDA graphs.
+
+        Returns None if the model cannot be captured, or if `sizes.tokens` is 0.
+
+        cache, cross_cache: self-attention and cross-attention cache; the graphs can run only with these caches.
+        sizes: limits of the steps.
+        runner: captures and replays the graphs. time: limits how many graphs are captured.
+        """
         if self.decoder is None or self.why_not_captured() is not None or not sizes.tokens:
             return None
         from models.backends.cuda.graphs.mixed_graphs import MixedGraphs
@@ -290,7 +297,8 @@ class Transformer(nn.Module):
         Returns None if the device has no graphs, or if the model cannot be captured.
 
         cross_cache: the graphs can run only with this cache; None to store no keys.
-        sizes: limits of the steps. Other arguments as for `capture_steps`.
+        sizes: limits of the steps.
+        runner: captures and replays the graphs. time: limits how many graphs are captured.
         """
         stack = self.decoder if self.encoder is None else self.encoder
         if stack is None or self.why_encoder_not_captured() is not None:

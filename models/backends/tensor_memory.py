@@ -20,7 +20,7 @@ class TensorMemory(Protocol):
     def is_filled(self) -> bool: ...
 
     def keep(self, tensor: Tensor) -> Tensor:
-        """Store a tensor in this memory. Returns a tensor there, with the same shape, dtype and contents.
+        """Store a tensor in this memory. Returns the stored tensor, with the same shape, dtype and contents.
 
         The model only reads the returned tensor. A process that only fills the memory for other processes gets a tensor
         on the meta device, because it runs no model.

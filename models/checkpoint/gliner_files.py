@@ -91,7 +91,7 @@ def read_gliner(directory: Path) -> GlinerFiles | None:
 def encoder_rules(rules: Sequence[Rule], prefix: str) -> tuple[Rule, ...]:
     """Rules for the encoder of a GLiNER checkpoint. Tensors outside of the encoder are dropped.
 
-    rules: rules of the encoder's family. prefix: as in `GlinerFiles`.
+    rules: rules of the encoder's family. prefix: regular expression for the first part of the encoder's tensor names.
     """
     inside = (Rule(f"{prefix}(?:{rule.pattern})", rule.names, rule.changes) for rule in rules)
     return (*inside, Drop(rf"(?!{prefix}).*"))

@@ -58,7 +58,7 @@ class HeadLoading:
 def prediction_head_of(
     files: CheckpointFiles, config: ModelConfig, stored: Mapping[str, Stored]
 ) -> PredictionHead | None:
-    """The prediction head that a checkpoint has; None without one.
+    """The prediction head of a checkpoint; None for a checkpoint without such a head.
 
     config: configuration of the model. stored: tensors of the checkpoint by name.
     Raises ConfigError for a head with settings that are not supported.
@@ -75,7 +75,7 @@ def load_prediction_head(
 ) -> LoadedDraftHead:
     """Load the prediction head of a checkpoint.
 
-    matrix_format: format of the checkpoint's quantised matrices, which are dequantised; None for none.
+    matrix_format: format of the checkpoint's quantised matrices, which are dequantised; None without such matrices.
     Raises the same errors as `load_model`. A WeightsError names the head.
     """
     try:

@@ -22,7 +22,7 @@ from weights.quantized_matrix import QuantizedMatrix
 
 
 class CountingPacker:
-    """A `LinearPacker` that counts memory. packed_bytes: memory of all weights that it has packed, in bytes."""
+    """A `LinearPacker` that counts memory. packed_bytes: memory of all weights packed so far, in bytes."""
 
     def __init__(
         self, pack: Callable[[Tensor | QuantizedMatrix, Tensor | None], LinearWeight], out_dtype: torch.dtype

@@ -30,8 +30,9 @@ class QueryScale:
 class AttentionConfig:
     """Configuration of multi-head or grouped-query attention, as self-attention or cross-attention.
 
-    scale: factor of the scores. causal: whether queries see no later keys. rope: rotary positions, None for none.
-    query_key_norm: norms of queries and keys, None for none.
+    scale: factor of the scores. causal: whether queries see no later keys.
+    rope: rotary positions; None for attention without them.
+    query_key_norm: norms of queries and keys; None for no norms.
     Source: Ainslie et al. 2023, arXiv:2305.13245 (grouped queries).
     """
 

@@ -57,7 +57,7 @@ class MaskedLanguageModelHead:
     dense_bias, bias: whether the dense layer and the logits have biases.
     table_width: width of a separate output table, so that the logits are not tied (RemBERT). None: they are tied.
     further_width: width of a second table. Each output row is a row of the token table followed by a row of the second
-        table (MobileBERT). 0 for none.
+        table (MobileBERT). 0 for no second table.
     """
 
     activation: Activation
@@ -127,7 +127,8 @@ class SpanHead:
     """Start and end logits of an answer, for each token (Devlin et al. 2019, arXiv:1810.04805, 4.2).
 
     Computed like the logits of `TokenClassificationHead`: `out(norm(act(dense(hidden))))`.
-    start_token_id: first decoder input of an encoder-decoder, as for `ClassificationHead`.
+    start_token_id: for an encoder-decoder: id of the first decoder input, which precedes the text. None: the last token
+        of the text is moved to the front.
     """
 
     dense: Activation | None = None

@@ -35,7 +35,7 @@ class QueryExpansion:
 class TextSide:
     """How the texts of one side, queries or documents, become tokens.
 
-    marker: token that is inserted after the first token; empty for none.
+    marker: token that is inserted after the first token; empty if no token is inserted.
     prompt: text that is put before the text.
     max_tokens: limit of tokens of a text, including marker and prompt; None for the limit of the model.
     skipped_tokens: tokens whose vectors are left out.
@@ -58,7 +58,7 @@ class LateInteractionConfig:
 
     dense: linear layers that are applied to each hidden state.
     query, document: how queries and documents become tokens.
-    expansion: tokens that are added to short queries; None for none.
+    expansion: tokens that are added to short queries; None if no tokens are added.
     normalize: whether each vector is scaled to unit length.
     first_skipped: number of tokens at the beginning of a text that get no vector.
     averages: whether the score is divided by the number of query vectors.

@@ -128,7 +128,7 @@ class StateSpaceConfig:
     gate: whether the gate is applied before the norm or after it.
     chunk_time_steps: smallest and largest time step of a prompt token. As in transformers, these limits do not apply to
         generated tokens.
-    multipliers: constant factors (Falcon-H1); None for none.
+    multipliers: constant factors (Falcon-H1); None for no factors.
     """
 
     num_heads: int

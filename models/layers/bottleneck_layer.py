@@ -17,7 +17,7 @@ class BottleneckLayer(Layer):
     """A layer whose sublayers are narrower than its input: `norm(x + up(sublayers(norm(down(x)))))`.
 
     stacked, stacked_norms: all feed-forwards except the last, and their norms. The last feed-forward is `feed_forward`.
-    forward: as `Layer.forward`.
+    forward: [tokens, hidden] -> [tokens, hidden], model dtype.
     Source: Sun et al. 2020, arXiv:2004.02984, sections 3.1 and 3.2.
     """
 

@@ -13,8 +13,8 @@ class CapacityLayer(Layer):
     """A layer with a mixture of experts in which each expert computes a limited number of tokens per text.
 
     not_captured: why a step with this layer cannot be captured as a CUDA graph.
-    forward: as `Layer.forward`, but the step must contain all tokens of whole texts, because the first tokens of a text
-        use up the capacity.
+    forward: [tokens, hidden] -> [tokens, hidden], model dtype. The step must contain all tokens of whole texts, because
+        the first tokens of a text use up the capacity.
     """
 
     not_captured = "experts with a capacity for each text"

@@ -87,7 +87,9 @@ class ConvolutionAttention(FullSequenceAttention[ConvolutionPlan]):
 def _sum_of_neighbours(x: Tensor, neighbours: Tensor, weights: Tensor) -> Tensor:
     """For each token, add up the rows of its neighbours, each multiplied by a weight, in float32.
 
-    x: [tokens, ...], model dtype. neighbours: as in `ConvolutionPlan`.
+    x: [tokens, ...], model dtype.
+    neighbours: [kernel_size, tokens], int64: row of each neighbour of each token; `tokens` for a neighbour outside of
+        the text.
     weights: [kernel_size, ...], float32. The weights of a neighbour broadcast with x.
     Returns a tensor like x.
     """

@@ -18,7 +18,7 @@ class ConvolutionLayer(Layer):
     """Layer that computes `norm(layer(x) + act(conv(x)))`. Each sequence is padded with zeros at both ends.
 
     not_captured: why a step with this layer cannot be captured as a CUDA graph.
-    forward: as `Layer.forward`, but the step must contain whole sequences.
+    forward: [tokens, hidden] -> [tokens, hidden], model dtype. The step must contain whole sequences.
     Source: He et al. 2021, arXiv:2006.03654, and the published code of DeBERTa-v2.
     """
 

@@ -84,7 +84,8 @@ class EagleAttention(Attention):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Divide the result of `project` into queries, keys and values, and rotate queries and keys.
 
-        hidden: [tokens, (heads + 2 * kv_heads) * head_dim]. Returns as `Attention.queries_keys_values`.
+        hidden: [tokens, (heads + 2 * kv_heads) * head_dim]. Returns queries, [tokens, heads, head_dim], then keys and
+            values, [tokens, kv_heads, head_dim].
         """
         heads, kv_heads, dim = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
         rotated = self._rotate(self._split_heads(hidden[:, : (heads + kv_heads) * dim]), rotations)

@@ -24,7 +24,7 @@ class GlobalVectorsLayer(Layer):
 
     global_norm: norm of the global vectors before attention.
     not_captured: why a step with this layer cannot be captured as a CUDA graph.
-    forward: as `Layer.forward`, but the step must contain whole texts.
+    forward: [tokens, hidden] -> [tokens, hidden], model dtype. The step must contain whole texts.
     Source: Phang et al. 2022, arXiv:2208.04347, section 3.
     """
 

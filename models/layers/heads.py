@@ -110,7 +110,9 @@ class MaskedLanguageModel(nn.Module):
     def forward(self, hidden: Tensor, tokens: Tensor, out: Tensor | None = None) -> Tensor:
         """Compute logits. tokens: [vocab, token_width], the token table.
 
-        Other arguments and result as in `LanguageModel.forward`.
+        hidden: [n, hidden], model dtype.
+        out: [n or more, vocab], float32, memory for the result; or None to allocate it.
+        Returns [n, vocab], float32.
         """
         assert self.norm is not None
         hidden = self.norm(self.activation(self.dense(hidden)))

@@ -86,7 +86,7 @@ class WordScorer(nn.Module):
 def _spans(scores: Tensor, label: int, threshold: float) -> Tensor:
     """Find the spans of one label. scores: [words, 3], probabilities of start, end and inside.
 
-    label: index of the label. Returns [n, 4] as `WordScorer.forward`.
+    label: index of the label. Returns [n, 4]: first word, last word, label, probability.
     """
     start, end, inside = scores.unbind(dim=1)
     rows = []
@@ -146,7 +146,7 @@ class LabelledSpans(nn.Module):
 
 
 def without_overlaps(spans: Tensor) -> Tensor:
-    """Choose the likeliest spans that share no word. spans: [n, 4], as from `SpanScorer.forward`.
+    """Choose the likeliest spans that share no word. spans: [n, 4]: first word, last word, label, probability.
 
     The likeliest span is chosen, spans that share a word with it are removed, and so on.
     Returns [m, 4], in the order of the first words.

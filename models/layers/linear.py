@@ -46,7 +46,8 @@ class Linear(nn.Module):
     def forward(self, x: Tensor, activation: Activation | None = None, multiplier: Tensor | None = None) -> Tensor:
         """Compute `activation(x W^T + b) * multiplier`: [rows, in] -> [rows, out].
 
-        Arguments as for `LinearWeight.multiply`.
+        multiplier: [rows, out], dtype of the result.
+        out: [rows or more, out], contiguous: memory for the result; None for new memory.
         """
         return self.linear_weight.multiply(x, activation, multiplier)
 

@@ -170,7 +170,8 @@ class MixtureOfExperts(nn.Module):
 
         Does not change the router. The caller packs all other linears of the layer one by one.
 
-        first_packer, last_packer, gate_packer: as for `pack`.
+        first_packer, last_packer: pack the first and the last products of the experts.
+        gate_packer: packs the gate of the shared expert.
         """
         if self.shared_gate is not None:
             self.shared_gate.pack(gate_packer)
@@ -183,7 +184,8 @@ class MixtureOfExperts(nn.Module):
     def _mix(self, x: Tensor, shares: Tensor, experts: Tensor) -> Tensor:
         """Compute experts that are not packed, one after another, and add up their results weighted by their shares.
 
-        Arguments and result as for `ExpertWeights.mix`, without a shared expert.
+        x: [tokens, hidden]. shares: [tokens, choices], float32. experts: [tokens, choices], int64.
+        Returns [tokens, hidden].
         """
         by_expert = experts.flatten().argsort(stable=True)
         if len(by_expert) == 0:
@@ -204,7 +206,7 @@ class MixtureOfExperts(nn.Module):
     def _mix_weighted_inputs(self, x: Tensor, shares: Tensor, experts: Tensor) -> Tensor:
         """Compute the sum of `expert(share * x)` over the experts of each token.
 
-        Arguments as for `ExpertWeights.mix`.
+        x: [tokens, hidden]. shares: [tokens, choices], float32. experts: [tokens, choices], int64.
         """
         total: Tensor | None = None
         for choice in range(experts.shape[1]):

@@ -233,7 +233,7 @@ class SublayerNorms(nn.Module):
     def add_residual_and_norm(self, x: Tensor, result: Tensor, following: SublayerNorms) -> tuple[Tensor, Tensor]:
         """Add the result of the sublayer to the residual stream, and normalise the input of the following sublayer.
 
-        x, result: as in `add_residual`.
+        x: [tokens, hidden], the input of the sublayer. result: [tokens, hidden], the output of the sublayer.
         following: norms of the following sublayer.
         Returns (residual stream, input of the following sublayer), both [tokens, hidden].
         """

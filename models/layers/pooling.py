@@ -20,8 +20,8 @@ def pool(hidden: Tensor, batch: EncoderBatch, mode: Pooling, skipped: Sequence[i
     hidden: [tokens, hidden], model dtype, or [batch, hidden] where the batch has `output_positions`.
     mode: `cls` takes the first token; `mean_sqrt` divides the sum by the square root of the length; `weighted_mean`
         gives the token at position i the weight i + 1 (Muennighoff 2022, arXiv:2202.08904).
-    skipped: for each sequence, number of tokens at its beginning to leave out; None for none. The last token is always
-        pooled.
+    skipped: for each sequence, number of tokens at its beginning to leave out; None to leave out no tokens. The last
+        token is always pooled.
     Returns [batch, hidden], float32.
     """
     positions = output_positions(batch, mode, skipped)

@@ -290,7 +290,7 @@ class LayerBucketBias(nn.Module):
     def forward(self, length: int) -> Tensor:
         """The biases of all layers by distance: [layers, heads, 2 * length - 1], model dtype.
 
-        The last dimension is indexed as in `BucketBias.forward`.
+        Distance d has index `d + length - 1`.
         """
         return torch.stack([layer(length) for layer in self.layers])
 

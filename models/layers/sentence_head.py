@@ -61,7 +61,8 @@ class SentenceHead(nn.Module):
     def forward(self, hidden: Tensor, batch: EncoderBatch, skipped: Sequence[int] | None = None) -> Tensor:
         """Compute one vector per sequence, before it is scaled to unit length.
 
-        hidden, batch, skipped: as in `models.layers.pooling.pool`.
+        hidden: [tokens, hidden], model dtype, or [batch, hidden] where the batch has `output_positions`.
+        skipped: for each sequence, number of tokens at its beginning to leave out; None to leave out no tokens.
         Returns [batch, width], float32.
         """
         pooled = torch.cat([pool(hidden, batch, mode, skipped) for mode in self.config.pooling], dim=1)
@@ -78,7 +79,7 @@ class SentenceHead(nn.Module):
     def output_positions(self, batch: EncoderBatch, skipped: Sequence[int] | None = None) -> tuple[int, ...] | None:
         """Position of the token from which the vector of each sequence is computed; None if several tokens are used.
 
-        skipped: as for `models.layers.pooling.pool`.
+        skipped: for each sequence, number of tokens at its beginning to leave out; None to leave out no tokens.
         """
         modes = self.config.pooling
         return output_positions(batch, modes[0], skipped) if len(modes) == 1 else None

@@ -21,7 +21,7 @@ class SampleConvolution(ConvolutionWeights):
     forward: [1, in, samples] -> [1, out, (samples - size) // stride + 1], model dtype.
     channel_weight, channel_bias: [out], model dtype, or None: each channel is normalised over all samples, then scaled
         and shifted.
-    norm: norm over the channels of each output; None for none.
+    norm: norm over the channels of each output; None for no norm.
     """
 
     def __init__(self, in_size: int, out_size: int, size: int, stride: int, bias: bool, normed: str | None) -> None:

@@ -119,7 +119,8 @@ class AdapterSet:
     def used(self, names: Sequence[str], counts: Sequence[int]) -> AbstractContextManager[None]:
         """Context manager for a forward pass: inside, each row is computed with the adapter of its sequence.
 
-        names, counts: as in `AdapterRows`. No names means no adapters.
+        names: name of each sequence's adapter, "" for a sequence without an adapter; empty if no sequence has one.
+        counts: number of rows of each sequence.
         """
         return self._using(AdapterRows(names, counts, self._device)) if any(names) else nullcontext()
 
@@ -264,7 +265,9 @@ class AdaptedWeight:
     ) -> Tensor:
         """Compute `activation(x W^T + b + updates) * multiplier`.
 
-        Arguments and result as for `LinearWeight.multiply`.
+        x: [rows, in], model dtype. multiplier: [rows, out], dtype of the result.
+        out: [rows or more, out], contiguous: memory for the result; None for new memory.
+        Returns [rows, out].
         """
         rows = self._adapters.rows
         selection = None if rows is None else rows.select(self._names)

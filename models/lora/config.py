@@ -69,7 +69,7 @@ class LoraConfig:
     rslora: whether the scale is alpha divided by the square root of the rank; otherwise alpha divided by the rank.
     targets: which modules the adapter changes: a tuple of module names or their last parts, one regular expression for
         full names, or `all-linear`.
-    excluded: modules that are no targets, in the form of `targets`; empty for none.
+    excluded: modules that are no targets, in the form of `targets`; empty to exclude no module.
     layers: indices of the layers whose modules may be targets, if `targets` is a tuple; empty for all layers.
     layers_pattern: names of the module lists that contain the layers; empty for any list.
     rank_pattern, alpha_pattern: pairs of a regular expression and a value, for modules whose names end with a match.

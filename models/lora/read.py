@@ -141,7 +141,8 @@ def read_own_lora(
     """Read the updates of an adapter that is part of a model's checkpoint, float32, by the path of the linear or table.
 
     checkpoint: directory of the model. name: name of the adapter. hf: contents of `config.json`.
-    rules, linears, device: as in `read_lora`.
+    rules: weight rules of the base model's family. linears: result of `adaptable` for the model.
+    device: device of the returned tensors.
 
     Raises ConfigError or WeightsError for tensors that are missing, have wrong shapes, or contain NaN or infinity.
     """

@@ -77,7 +77,7 @@ class EncoderBatch:
 class AudioBatch:
     """A batch of whole recordings as log-mel frames, one recording after the other.
 
-    frames: [frames, num_mels], float32: log-mel power, 100 frames a second.
+    frames: [frames, num_mels], float32: log-mel power, 100 frames per second.
     frame_lengths: number of frames of each recording, `batch` integers that add up to `frames`. Two frames become one
         token.
     adapters: name of each recording's adapter, as in `EncoderBatch`.

@@ -140,7 +140,7 @@ def arrival(request: Request) -> float:
 
 
 def cache_salt(request: Request) -> str:
-    """Text that separates the request's prefix cache entries from those of other API keys. Empty if it needs no key."""
+    """Text that separates a request's prefix cache entries from those of other API keys. Empty if no key is needed."""
     salt = request.scope[CACHE_SALT]
     assert isinstance(salt, str)
     return salt

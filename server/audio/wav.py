@@ -62,7 +62,7 @@ def max_size(data: bytes) -> tuple[int, float]:
 
 
 def _first_format(data: bytes) -> bytes:
-    """The first `fmt ` chunk of a file; empty if it is not among the first chunks."""
+    """The first `fmt ` chunk of a file; empty if none of the first chunks is a `fmt ` chunk."""
     at = 12
     for _ in range(_FORMAT_CHUNKS):
         size = int.from_bytes(data[at + 4 : at + 8], "little")

@@ -181,7 +181,7 @@ def run(arguments: argparse.Namespace, name: str, start: StartServer) -> None:
 def _report(run: CommandRun, output: Path | None) -> None:
     """Raise RequestFailed if texts failed, else AnswerCut if a limit has ended answers.
 
-    Answers in JSON lines state their finish reason, so that the limit of tokens is only reported there, not raised.
+    An answer in JSON lines states its finish reason, so no error is raised if the limit of tokens has ended it.
     """
     problems = [f"{run.failed:,} of {len(run.records):,} texts failed"] if run.failed else []
     cuts = {TIME_LIMIT: run.cut, TOKEN_LIMIT: run.short}

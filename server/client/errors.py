@@ -34,7 +34,7 @@ class RequestFailed(CommandError):
     """The server answered with an error, or its answer broke off.
 
     status: HTTP status; 200 for an answer that failed after it had begun.
-    error: the error of the answer as JSON; None if it has none.
+    error: the error of the answer as JSON; None for an answer without one.
     """
 
     exit_code = 1

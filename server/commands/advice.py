@@ -67,7 +67,7 @@ def advice(info: ModelInfo, machine: Machine, sizes: Mapping[str, int]) -> Seque
 
     A quantized checkpoint has a row for its own format only, and no advice.
 
-    sizes: bytes of the weights with each setting; empty if they are not known.
+    sizes: bytes of the weights with each setting; empty if the sizes are not known.
     """
     rows = [
         (

@@ -18,7 +18,7 @@ def check(
     worker: Sequence[str],
     run: Callable[[Callable[[], Awaitable[Any]]], Any],
 ) -> None:
-    """Run the command: print a table about a checkpoint, or one for each encoder of a router of two encoders.
+    """Run the command: print a table about a checkpoint, or two for a checkpoint with a separate query encoder.
 
     worker: command that starts a worker process. run: runs a coroutine function and returns its result.
     Raises CheckpointError for a checkpoint that cannot be found or loaded.

@@ -14,7 +14,7 @@ check them:
 - `server.ray_serve.ingress`: REPLICAS
 
 `server.api.connection.arrivals` calls the checks of REQUESTS, BODY_MEMORY, CONNECTIONS and MODEL_REQUESTS once more, as
-soon as a request arrives. Most refusals for these limits are sent there.
+soon as a request arrives. Most refusals for these limits come from that module.
 """
 
 from __future__ import annotations

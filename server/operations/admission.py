@@ -77,7 +77,7 @@ class AdmittedModel(Protocol):
 
 @dataclass
 class _Reserved:
-    """Amounts that are reserved together: of one call, of one model, of one API key, or of the whole server."""
+    """Total of the amounts that are reserved: by one call, for one model, by one API key, or in the whole server."""
 
     requests: int = 0
     tokens: int = 0

@@ -111,7 +111,7 @@ def merge_entries(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, s
 
 
 def _check_count(count: int, more: str = "") -> None:
-    """Raise InvalidRequest for too many entries. more: ` or more` if there may be further ones."""
+    """Raise InvalidRequest for too many entries. more: ` or more` if there may be entries that were not counted."""
     if count > MAX_STORED_TERMS:
         raise InvalidRequest(f"`entries` has {count:,}{more} entries; the limit is {MAX_STORED_TERMS:,}", "entries")
 

@@ -17,7 +17,7 @@ from server.text.tokens.tokenizer import Encoding, Tokenizer
 
 @dataclass(frozen=True)
 class TokenizeSpec:
-    """Request for the tokens of texts.
+    """Request to split texts into tokens.
 
     add_special_tokens: add the special tokens that the model expects around a text.
     """
@@ -34,7 +34,7 @@ class TokenizeSpec:
 
 @dataclass(frozen=True)
 class DetokenizeSpec:
-    """Request for the texts of lists of token ids."""
+    """Request to convert lists of token ids to texts. ids: each list becomes one text."""
 
     ids: Sequence[list[int]]
     skip_special_tokens: bool = True

@@ -47,7 +47,7 @@ class Turnstile:
             self._pass_on()
 
     def _pass_on(self) -> None:
-        """Let the request in that has waited longest. If no request waits, the next one to arrive does not wait."""
+        """Let in the request that has waited longest. If no request waits, the next request to arrive does not wait."""
         while self._waiting:
             next_one = self._waiting.popleft()
             if not next_one.done():

@@ -23,9 +23,10 @@ ROUTING_SECONDS = 1.0
 
 
 def application(arguments: dict[str, Any]) -> serve.Application:
-    """Create the two deployments and bind them to an application.
+    """Create the deployments `Ingress` and `Replica`, and bind them to an application.
 
-    arguments: settings by name, as for `build`. Raises StartError for an unknown setting or an invalid value.
+    arguments: settings of Triptych by name, and `config`, the path of a TOML file with settings.
+    Raises StartError for an unknown setting or an invalid value.
     """
     settings = read(arguments)
     replicas = serve.deployment(

@@ -16,7 +16,7 @@ WAITING_SHARE = 0.1
 
 
 def model_figure(figure: str, model: str) -> str:
-    """Name of a figure of one model. figure: `RUNNING` or `WAITING`."""
+    """Name under which a replica reports a number for one model. figure: kind of number, `RUNNING` or `WAITING`."""
     return f"{figure}:{model}"
 
 
@@ -43,11 +43,11 @@ class Context(Protocol):
 
 
 def scale_on_waiting(context: Context) -> tuple[int, dict[str, Any]]:
-    """Return the wanted number of replicas, and an empty policy state.
+    """Return how many replicas there should be, and an empty policy state.
 
     While sequences wait, the replicas run as many as they can. The number of replicas then grows by the factor
     (running + waiting) / running. If the sequences of a single model wait, as many replicas are added as this model
-    lacks, because the others may be busy with other models. When few wait, the number shrinks to
+    lacks, because the present replicas may be busy with other models. When few wait, the number shrinks to
     `target_ongoing_requests` requests per replica.
     """
     current = context.current_num_replicas
@@ -65,7 +65,7 @@ def scale_on_waiting(context: Context) -> tuple[int, dict[str, Any]]:
 
 
 def _lacking(metrics: Mapping[str, Mapping[Any, float]], waiting_name: str) -> int:
-    """Number of further replicas that one model needs. waiting_name: name of the figure of its waiting sequences."""
+    """Number of further replicas that one model needs. waiting_name: `model_figure` of its waiting sequences."""
     model = waiting_name.removeprefix(f"{WAITING}:")
     by_replica = metrics.get(model_figure(RUNNING, model), {})
     waiting, running = sum(metrics[waiting_name].values()), sum(by_replica.values())

@@ -60,7 +60,8 @@ class ReplicaLost(Exception):
 class Ingress:
     """The Ray Serve deployment `ingress`.
 
-    replicas: handle to call the replicas. arguments: settings by name, as for `build`.
+    replicas: handle to call the replicas. arguments: settings of Triptych by name, and `config`, the path of a TOML
+        file.
     """
 
     def __init__(self, replicas: DeploymentHandle, arguments: Mapping[str, Any]) -> None:
@@ -135,7 +136,7 @@ class Forwarder:
                 self._door.leave(held)
 
     def _may_have_body(self, request: Request) -> bool:
-        """Whether the body of a request is read: it has a valid API key, needs none, or has the key in a field."""
+        """Whether to read a request's body: its key is valid, it needs no key, or its body may have the key."""
         path, key = _path(request), sent_key(request.headers)
         has_own_secret = has_secret(path) or (not key and (request.method, path) in KEYS_IN_FIELDS)
         return not self._keys or has_own_secret or self._keys.find(key) is not None

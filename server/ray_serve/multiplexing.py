@@ -32,7 +32,7 @@ class _Named(msgspec.Struct):
 class ReplicaModels:
     """What a replica reports about its models.
 
-    loaded: names of the models and adapters that it has, or is loading.
+    loaded: names of the models and adapters that the replica has, or is loading.
     waiting: number of requests that wait for each model, for its load or in the queue of the engine.
     """
 

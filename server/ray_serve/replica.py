@@ -40,7 +40,8 @@ UNREADY_SECONDS = 30.0
 class Replica:
     """One server. Ray Serve starts it, sends it requests when it is ready, and replaces it when it is unhealthy.
 
-    arguments: settings by name, as for `build`. The number of threads defaults to the CPUs that Ray has assigned.
+    arguments: settings of Triptych by name, and `config`, the path of a TOML file. The number of threads defaults to
+        the CPUs that Ray has assigned.
     Raises StartError for invalid settings, without an API key, and if the application does not start.
     """
 

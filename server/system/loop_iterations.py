@@ -87,7 +87,7 @@ class _Iterations:
             self._loop.call_soon(self._end)
 
     def _end(self) -> None:
-        """End the current iteration, and wake the requests that have waited longest, for the next one."""
+        """End the current iteration, and wake the requests that have waited longest, for the next iteration."""
         self._began, self._ends = None, False
         for future in islice(self._waiting.values(), _AT_ONCE):
             if not future.done():

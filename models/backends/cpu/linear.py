@@ -69,7 +69,9 @@ class CpuWeight(ABC):
     ) -> Tensor:
         """Compute `activation(x W^T + b) * multiplier` by a kernel.
 
-        Arguments and result as for `LinearWeight.multiply`.
+        x: [rows, in], model dtype. multiplier: [rows, out], dtype of the result.
+        out: [rows or more, out], contiguous: memory for the result; None for new memory.
+        Returns [rows, out].
         """
         if x.stride(1) != 1:
             x = x.contiguous()
@@ -197,7 +199,7 @@ class CpuWeight(ABC):
     def _multiply_experts(self, x: Tensor, fields: dict[str, Any]) -> None:
         """Run the products of experts.
 
-        x: as for `multiply_experts`.
+        x: [tokens, in], or [tokens, choices, in] in the sorted order of `groups`, contiguous.
         fields: fields of the operation's struct that all layouts share. The subclass adds the fields of its layout.
         """
 

@@ -107,7 +107,10 @@ def _attend(
 
     keys, values: [tokens, kv_heads, head_dim], or [blocks, block_size, kv_heads, head_dim] with block tables.
     scales: the scales of an int8 cache by field name; None if keys and values are floats.
-    Other arguments and result as for `TorchAttention.ragged_attention`.
+    query: [tokens, heads, head_dim]. scale: factor of the scores.
+    cap: scaled scores become `cap * tanh(score / cap)` before masks; None for no cap.
+    sinks: [heads], float32, a score per head that takes part in the softmax and has no value; None for no sinks.
+    Returns a tensor like the query.
     """
     query = query if has_dense_rows(query) else query.contiguous()
     out = query.new_empty(tuple(query.shape))
@@ -344,7 +347,9 @@ class CpuOperations(TorchOperations):
     def copy_blocks(self, caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int, int]]) -> None:
         """Copy slots between blocks in each cache: exactly the given slots, not whole blocks.
 
-        Arguments as for `TorchOperations.copy_blocks`.
+        caches: [blocks, block_size, kv_heads, head_dim] each, with equally many blocks.
+        copies: (source block, destination block, first slot, slot after the last). A block is never both a source and a
+            destination.
         """
         pointers = np.array([cache.data_ptr() for cache in caches], dtype=np.int64)
         slot_bytes = np.array([cache.stride(1) * cache.element_size() for cache in caches], dtype=np.int64)

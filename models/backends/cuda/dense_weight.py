@@ -45,7 +45,12 @@ class CudaDenseWeight:
         multiplier: Tensor | None = None,
         out: Tensor | None = None,
     ) -> Tensor:
-        """Compute `activation(x W^T + b) * multiplier`. Arguments and result as for `LinearWeight.multiply`."""
+        """Compute `activation(x W^T + b) * multiplier`.
+
+        x: [rows, in], model dtype. multiplier: [rows, out], dtype of the result.
+        out: [rows or more, out], contiguous: memory for the result; None for new memory.
+        Returns [rows, out].
+        """
         y = self._product(x, None if out is None else out[: x.shape[0]])
         product = y if activation is None else activate(y, activation)
         product = product if multiplier is None else product * multiplier

@@ -29,7 +29,12 @@ class ExpertProduct(NamedTuple):
     rounding: RowRounding | None = None
 
     def multiply(self, x: Tensor, tiles: ExpertTiles, settings: EpilogueSettings) -> Tensor:
-        """Multiply (token, expert) pairs by these weights. Arguments and result as for `expert_linear`."""
+        """Multiply each (token, expert) pair by the weight of its expert.
+
+        x: [tokens, in], one row per token, or [tokens * choices, in], one row per pair.
+        tiles: the pairs, sorted by expert and cut into tiles. settings: bias, activation and gate of the products.
+        Returns [tokens * choices, columns], in the order of pairs; with a gate, half as many columns.
+        """
         x = F.pad(x, (0, self.padding)) if self.padding else x.contiguous()
         if self.rounding is None:
             return expert_linear(x, self.matrix, self.bias, tiles, settings)
@@ -63,7 +68,10 @@ class StackedExperts:
     ) -> Tensor:
         """For each token, the sum of its experts' outputs, weighted by their shares, plus the shared expert's output.
 
-        Arguments and result as for `ExpertWeights.mix`.
+        x: [tokens, hidden]. shares: [tokens, choices], float32. experts: [tokens, choices], int64.
+        shared: [tokens, hidden] or None. shared_gate: [tokens, 1]: `shared` is multiplied by its sigmoid; None for a
+            factor of one.
+        Returns [tokens, hidden].
         """
         if x.shape[0] == 0:
             return x

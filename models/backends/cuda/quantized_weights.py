@@ -77,7 +77,12 @@ class QuantizedWeight(ABC):
         multiplier: Tensor | None = None,
         out: Tensor | None = None,
     ) -> Tensor:
-        """Compute `activation(x W^T + b) * multiplier`. Arguments and result as for `LinearWeight.multiply`."""
+        """Compute `activation(x W^T + b) * multiplier`.
+
+        x: [rows, in], model dtype. multiplier: [rows, out], dtype of the result.
+        out: [rows or more, out], contiguous: memory for the result; None for new memory.
+        Returns [rows, out].
+        """
         y = x.new_empty((len(x), self._columns), dtype=self._out_dtype) if out is None else out[: len(x)]
         product = self._product(x if x.stride(-1) == 1 else x.contiguous(), y)
         if activation is None and multiplier is None:
@@ -102,7 +107,10 @@ class QuantizedWeight(ABC):
         """The weight of all experts of a layer, divided into experts."""
 
     def _divided(self, matrix: ByteMatrix | Int4Matrix, num_experts: int, padding: int = 0) -> ExpertProduct:
-        """The result of `of_experts`. matrix: the matrix, divided into experts. padding: see `ExpertProduct`."""
+        """The result of `of_experts`.
+
+        matrix: the matrix, divided into experts. padding: number of zeros to append to each row of the input.
+        """
         bias = None if self._bias is None else self._bias.view(num_experts, -1)
         rounding = RowRounding.of(self._kind, self._device, self._fixed_order, of_experts=True)
         return ExpertProduct(matrix, bias, padding, rounding)
@@ -123,9 +131,10 @@ class QuantizedWeight(ABC):
 class BytesInTiles(QuantizedWeight):
     """A weight of 8 bits, int8 or fp8, with a scale for each group of inputs.
 
-    matrix: a matrix of 8 bits for which `fits` is true.
-    bias, dtype, out_dtype, fixed_order: as for the base class.
-    fast: whether products of many rows with int8 round the rows to 8 bits.
+    matrix: a matrix of 8 bits for which `fits` is true. bias: [out] or None.
+    dtype: dtype of the result of `rows`. out_dtype: dtype of the products.
+    fixed_order: whether a row of a product has the same bits for every number of rows.
+    fast: whether products of many rows with int8 weights round the rows to 8 bits.
     """
 
     def __init__(
@@ -167,8 +176,9 @@ class BytesInTiles(QuantizedWeight):
 class Int4InTiles(QuantizedWeight):
     """A weight of 4 bits with a scale for each group of inputs.
 
-    matrix: a matrix for which `fits` is true.
-    bias, dtype, out_dtype, fixed_order: as for the base class.
+    matrix: a matrix for which `fits` is true. bias: [out] or None.
+    dtype: dtype of the result of `rows`. out_dtype: dtype of the products.
+    fixed_order: whether a row of a product has the same bits for every number of rows.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ class TorchAttention:
 
         query: [tokens, heads, head_dim]. key, value: [key tokens, kv_heads, head_dim]. kv_heads divides heads.
         scale: factor of the scores. cap: scaled scores become `cap * tanh(score / cap)` before masks; None for no cap.
-        sinks: [heads], float32, a score per head that takes part in the softmax and has no value; None for none.
+        sinks: [heads], float32, a score per head that takes part in the softmax and has no value; None for no sinks.
         Returns [tokens, heads, head_dim].
         """
         output = torch.empty_like(query)
@@ -53,7 +53,8 @@ class TorchAttention:
         query: [tokens, heads, head_dim].
         key_cache, value_cache: [blocks, block_size, kv_heads, head_dim], or both RoundedSlots. Every slot of a row's
             blocks must hold finite numbers, even beyond the row's length. Both caches may be the same tensor.
-        scale, cap, sinks: as for `ragged_attention`.
+        scale: factor of the scores. cap: scaled scores become `cap * tanh(score / cap)` before masks; None for no cap.
+        sinks: [heads], float32, a score per head that takes part in the softmax and has no value; None for no sinks.
         Returns [tokens, heads, head_dim].
         """
         output = torch.empty_like(query)
@@ -72,7 +73,9 @@ class TorchAttention:
     ) -> tuple[Tensor, Tensor]:
         """Ragged or paged attention that also returns the log-sum-exp of each query's scores.
 
-        query, key, value: as for `paged_attention` if `metadata` has block tables, else as for `ragged_attention`.
+        query: [tokens, heads, head_dim].
+        key, value: [key tokens, kv_heads, head_dim]; or a paged cache, [blocks, block_size, kv_heads, head_dim], if
+            `metadata` has block tables.
         Returns the attention output, [tokens, heads, head_dim], and the log-sum-exp, [tokens, heads], float32.
         """
         output, sums = torch.empty_like(query), query.new_empty(query.shape[:2], dtype=torch.float32)

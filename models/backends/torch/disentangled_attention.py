@@ -21,7 +21,9 @@ def disentangled_attention(
 ) -> Tensor:
     """Self-attention with scores that depend on distances, text by text.
 
-    Documented at `TorchAttention.disentangled_attention`.
+    query, key, value: [tokens, heads, head_dim].
+    position_key, position_query: [rows, heads, head_dim]: projections of the distance vectors. None leaves out a term.
+    Returns [tokens, heads, head_dim]. `TorchAttention.disentangled_attention` has the formula.
     """
     assert metadata.distances is not None
     row_of = metadata.distances.row_of

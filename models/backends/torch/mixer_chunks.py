@@ -28,7 +28,7 @@ class TorchMixerChunks:
     ) -> Tensor:
         """Convolve consecutive tokens of one text and apply SiLU.
 
-        Arguments as for `convolution_step`, with a row per token.
+        parts: [tokens, features] each, model dtype, with all channels in order. scales: factor of each part.
 
         window: [taps - 1, channels], the earlier inputs, updated in place.
         """
@@ -40,7 +40,7 @@ class TorchMixerChunks:
     ) -> Tensor:
         """Convolve `x * gate` over consecutive tokens of one text.
 
-        Arguments as for `gated_convolution_step`, with a row per token.
+        x, gate, multiplier: [tokens, channels], model dtype. The result is multiplied by `multiplier`.
 
         window: [taps - 1, channels], the earlier inputs, updated in place.
         """
@@ -51,7 +51,8 @@ class TorchMixerChunks:
     ) -> Tensor:
         """Gated delta rule over consecutive tokens of one text.
 
-        Arguments as for `gated_delta_step`, with a row per token.
+        inputs: [tokens, features], float32: the queries, keys and values of a token, concatenated.
+        beta, decay: [tokens, heads], model dtype, before sigmoid and softplus.
 
         memory: [heads, key_dim, value_dim], updated in place.
         Source: Yang et al. 2024, arXiv:2412.06464, section 3.3.
@@ -68,7 +69,8 @@ class TorchMixerChunks:
     def state_space_chunks(self, inputs: Tensor, time_step: Tensor, numbers: SpaceNumbers, memory: Tensor) -> Tensor:
         """Selective state space over consecutive tokens of one text.
 
-        Arguments as for `state_space_step`, with a row per token.
+        inputs: [tokens, features], float32: the values, keys and queries of a token, concatenated.
+        time_step: [tokens, heads], model dtype, before softplus.
 
         Time steps are limited to `numbers.chunk_time_steps`.
         memory: [heads, head_dim, state_size], updated in place.

@@ -51,7 +51,8 @@ class TorchMixers:
         """Convolve `x * gate` of each row with the tokens before it, and multiply the result by `multiplier`.
 
         x, gate, multiplier: [rows, channels], model dtype, all with the same row stride.
-        windows, slots: as for `convolution_step`.
+        windows: [slots, taps - 1, channels], the earlier inputs of each slot, updated in place.
+        slots: [rows], int64: slot of each row.
         Returns [rows, channels], model dtype.
         """
         return _convolve((x * gate).float(), convolution, windows, slots).to(x.dtype) * multiplier

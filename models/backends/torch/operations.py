@@ -45,14 +45,15 @@ class TorchOperations:
     def rms_norm_from_one(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """RMS norm with the weight `1 + weight`, computed entirely in float32.
 
-        Arguments as for `rms_norm`. Source: Gemma Team 2024, arXiv:2403.08295, and its published code.
+        x: [..., hidden]. weight: [hidden]. Both have the same dtype. Returns a tensor like x.
+        Source: Gemma Team 2024, arXiv:2403.08295, and its published code.
         """
         return self.rms_norm(x.float(), 1.0 + weight.float(), eps).to(x.dtype)
 
     def add_rms_norm(self, x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """Residual sum and its RMS norm: `(x + y, rms_norm(x + y))`.
 
-        x, y: [tokens, hidden]. weight, eps: as for `rms_norm`.
+        x, y: [tokens, hidden]. weight: [hidden]. All have the same dtype.
         Returns two tensors [tokens, hidden].
         """
         total = x + y
@@ -61,7 +62,8 @@ class TorchOperations:
     def add_rms_norm_from_one(self, x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """Residual sum and its RMS norm with the weight `1 + weight`: `(x + y, rms_norm_from_one(x + y))`.
 
-        Arguments and result as for `add_rms_norm`.
+        x, y: [tokens, hidden]. weight: [hidden]. All have the same dtype.
+        Returns two tensors [tokens, hidden].
         """
         total = x + y
         return total, self.rms_norm_from_one(total, weight, eps)
@@ -201,7 +203,8 @@ class TorchOperations:
         """Rotate queries and keys, and store the keys and the values in a paged cache.
 
         x: [tokens, heads + kv_heads, head_dim], queries, then keys. value: [tokens, kv_heads, value_dim]. Model dtype.
-        angles, interleaved: as for `rotate`. store: the cache, and the slot of each token, as for `write_slots`.
+        angles: angles of the tokens. interleaved: whether the pairs of dimensions that rotate are neighbours.
+        store: the cache, and the slot of each token.
         Returns the rotated queries, [tokens, heads, head_dim].
         """
         heads, rotated = x.shape[1] - value.shape[1], self.rotate(x, angles, interleaved)

@@ -150,9 +150,9 @@ def bert_model(
 ) -> ModelConfig:
     """Configuration of an encoder with a head. Its longest text has as many tokens as there are learned positions.
 
-    score_bias: relative position bias of the attention scores, None for none.
+    score_bias: relative position bias of the attention scores, None for no bias.
     sharing: for each layer, the index of the layer whose weights it uses; empty if every layer has separate weights.
-    final_norm: norm after the last layer, None for none.
+    final_norm: norm after the last layer, None for no norm.
     """
     assert isinstance(embedding.positions, LearnedPositions)
     return ModelConfig(

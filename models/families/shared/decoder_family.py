@@ -60,7 +60,7 @@ def decoder_family(
 
     name: name of the family.
     stem: start of the family's class names in transformers.
-    config, rules: build configuration and tensor rules of the model with a language model head, as in `Family`.
+    config, rules: functions that build the configuration and the tensor rules of the model with a language model head.
     model_types: values of `model_type`; empty if the only value is `name`.
     generating: class names of models with a language model head; empty if the only one is `<stem>ForCausalLM`.
     texts: whether transformers has a text classification head for the family.
@@ -72,7 +72,7 @@ def decoder_family(
         not padding; if this is None too, the last token.
     refused_dtypes: dtypes that give wrong numbers in this family, with the reason.
     gguf: how GGUF files of the family are read, None if they are not supported.
-    prediction_head: describes the head for multi-token prediction, as in `Family`; None without one.
+    prediction_head: function that describes the head for multi-token prediction; None for a family without such a head.
     """
     body = body or f"{stem}Model"
     classes, labels, spans = (

@@ -46,7 +46,7 @@ def encoder_fields(hf: Mapping[str, Any], defaults: Mapping[str, Any]) -> Fields
 def embedding_config(encoder: Fields, dither: float = 0.0) -> LogMelSubsamplingConfig:
     """Configuration of the layers that turn audio samples into the encoder's input.
 
-    dither: standard deviation of the noise that is added to the samples, 0 for none.
+    dither: standard deviation of the noise that is added to the samples, 0 for no noise.
     Raises ConfigError unless `subsampling_factor` is a power of two from 2 to 64.
     """
     factor = encoder.integer("subsampling_factor")

@@ -58,7 +58,7 @@ def gemma4_config(
     default_max_positions: default of `max_position_embeddings`.
     window: default of `sliding_window`.
     default_input_width: default of `hidden_size_per_layer_input`, the width of the additional embedding vector of each
-        layer; 0 for none.
+        layer; 0 for no such vectors.
     """
     text = {**_DEFAULTS, **(text_settings(hf) if multimodal else hf)}
     text["hidden_act"] = text.get("hidden_activation") or "gelu_pytorch_tanh"

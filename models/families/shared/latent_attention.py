@@ -48,7 +48,7 @@ def latent_layers(
     rope: rotary positions of the part of queries and keys that has positions.
     norm: norm before each sublayer.
     router: router of the experts.
-    query_scale: scale of queries by position, None for none.
+    query_scale: scale of queries by position, None for unscaled queries.
     default_query_rank: width of the latent vector of queries if the file has no `q_lora_rank`.
     """
     fields.refuse_unless("mlp_bias", False)
@@ -80,7 +80,7 @@ def latent_attention(
 
     fields: settings with defaults for all sizes that `config.json` may leave out.
     rope: rotary positions of the part of queries and keys that has positions.
-    query_scale: scale of queries by position, None for none.
+    query_scale: scale of queries by position, None for unscaled queries.
     default_query_rank: width of the latent vector of queries if the file has no `q_lora_rank`. Null in the file means
         that queries are projected without a latent vector.
     """

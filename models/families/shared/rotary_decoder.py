@@ -65,13 +65,13 @@ class LayerOptions(TypedDict, total=False):
     qkv_bias: whether the projections of queries, keys and values have biases.
     output_bias: whether the output projection has a bias.
     scale: factor of the attention scores, None for `head_dim ** -0.5`.
-    score_cap: soft cap of the attention scores, None for none.
-    query_key_norm: norms of queries and keys, None for none.
+    score_cap: soft cap of the attention scores, None for no cap.
+    query_key_norm: norms of queries and keys, None for no norms.
     norm_slots: places of the norms in each sublayer: `input`, `output`.
     parallel: whether attention and feed-forward have the same normed input, and both results are added to the residual.
     residual_scale: factor of attention's and the feed-forward's results before the residual is added.
     clip: largest magnitude of queries, keys and values, None for no limit.
-    query_scale: scale of queries by position, None for none.
+    query_scale: scale of queries by position, None for unscaled queries.
     output_gate: whether a gate multiplies the result of attention.
     sinks: whether each head has an attention sink, a learned score of a key without value.
     """
@@ -151,7 +151,7 @@ def rotary_decoder(
     max_positions: longest text in tokens, None for no limit.
     default_tied: whether logits use the token embeddings if `config.json` has no `tie_word_embeddings`.
     embedding_scale, logit_scale: factors of the token embeddings and of the logits.
-    logit_cap: soft cap of the logits, None for none. logit_bias: whether the logits have a bias.
+    logit_cap: soft cap of the logits, None for no cap. logit_bias: whether the logits have a bias.
     """
     vocab_size = fields.integer("vocab_size")
     causal = all(layer.attention is None or layer.attention.causal for layer in layers)

@@ -46,7 +46,7 @@ async def read(request: Request, schema: type[Schema], limits: BodyLimits) -> Sc
 
 
 async def validated(request: Request, value: Any, schema: type[Schema]) -> Schema:
-    """Validate a parsed body, in a thread if it is large. Path parameters are added as in `read`.
+    """Validate a parsed body, in a thread if it is large. Path parameters are added to the body as fields.
 
     Raises InvalidRequest for a body that does not match the schema.
     """

@@ -130,4 +130,4 @@ class Portions:
 
 
 def _nothing(*arguments: object) -> None:
-    """Do nothing."""
+    """A callback without an effect, which replaces a callback that is no longer needed."""

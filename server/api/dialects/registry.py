@@ -221,7 +221,7 @@ def error_shape(request: Request, dialect: ErrorDialect) -> ErrorShape:
 
 @lru_cache(_KEPT_PATHS)
 def _shape_of_path(path: str) -> ErrorShape:
-    """Error format of the route with the path; otherwise one for the path's beginning, or the native format."""
+    """Error format of the route with this path. Without such a route, the beginning of the path selects a format."""
     of_routes = (shape for pattern, _, shape in _PATTERNS if pattern.match(path))
     by_prefix = (shape for prefix, shape in _SHAPES_BY_PREFIX.items() if path.startswith(prefix))
     return next(chain(of_routes, by_prefix), NATIVE_ERRORS)

@@ -26,7 +26,7 @@ class IndexedHeaders(Headers):
             self._values.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
 
     def are_of(self, raw: object) -> bool:
-        """Whether these are the headers of a list in a scope, and not of another list with the same contents."""
+        """Whether these headers were made from this very list. False for another list with the same contents."""
         return self._list is raw
 
     def getlist(self, key: str) -> list[str]:
@@ -53,7 +53,7 @@ def headers_of(scope: Scope) -> IndexedHeaders:
 
 
 class IndexedRequest(Request):
-    """A request whose headers are those of `headers_of`."""
+    """A request whose attribute `headers` is the result of `headers_of`: headers that are found in a dictionary."""
 
     @cached_property
     def headers(self) -> Headers:

@@ -221,7 +221,7 @@ def sent_key(headers: Headers) -> bytes:
 def subprotocol_key(scope: Scope) -> bytes:
     """The API key among the subprotocols of a WebSocket handshake; empty if there is none.
 
-    Web pages send it there, because they cannot set headers of a handshake.
+    Web pages send the key as a subprotocol, because they cannot set headers of a handshake.
     """
     keys = (name.removeprefix(KEY_SUBPROTOCOL) for name in scope["subprotocols"] if name.startswith(KEY_SUBPROTOCOL))
     return next(keys, "").encode("utf-8", "replace")

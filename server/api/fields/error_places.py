@@ -20,22 +20,22 @@ class Place:
     """The location of an error, split into fields and union members.
 
     fields: the parts that are fields and indices of the body.
-    unions: for each union without a discriminator in the location: the number of `fields` before it, and the label of
-        its member.
+    unions: for each union without a discriminator in the location: the number of `fields` before it, and the label by
+        which pydantic names the tried member.
     """
 
     fields: tuple[Part, ...] = ()
     unions: tuple[tuple[int, Part], ...] = ()
 
     def after(self, *parts: Part) -> Place:
-        """The same place, seen from an outer value.
+        """The same location, counted from an outer value that contains this value.
 
         parts: fields and indices that lead from the outer value to the inner one.
         """
         return Place((*parts, *self.fields), tuple((len(parts) + count, member) for count, member in self.unions))
 
     def inside(self, member: Part) -> Place:
-        """The same place, inside a union member. member: label of the member in pydantic's location."""
+        """The same location, inside a member of a union. member: label of the member in pydantic's location."""
         return Place(self.fields, ((0, member), *self.unions))
 
 
@@ -91,10 +91,10 @@ def _field(fields: Mapping[str, Any], name: Part) -> Any:
 def _members(
     schema: Mapping[str, Any], label: Part, rest: tuple[Part, ...], definitions: Mapping[str, Any]
 ) -> Iterator[Place]:
-    """Yield places for a location inside a union: one for each member whose schema has the location.
+    """Yield a `Place` of the error for each member of a union whose schema has the location of the error.
 
-    label: label of the member in the location; members whose class has this name come first.
-    rest: the location after the label.
+    label: part of the location that names the member. Members whose class has this name come first.
+    rest: the parts of the location after the label.
     """
     members = [choice[0] if isinstance(choice, tuple) else choice for choice in schema["choices"]]
     members.sort(key=lambda choice: getattr(choice.get("cls"), "__name__", None) != label)

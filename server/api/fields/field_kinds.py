@@ -27,7 +27,7 @@ KIND = "x-kind"
 
 
 def _is_one_of(value: Any, neutral: tuple[Any, ...]) -> bool:
-    """Whether a value is None, or equals one of `neutral` and has the same type."""
+    """Whether a value is None, or equals one of the values in `neutral` and has its type."""
     return value is None or any(type(value) is type(allowed) and value == allowed for allowed in neutral)
 
 

@@ -260,7 +260,7 @@ class SamplingFields(TimedBody):
     def options(self, **renamed: Any) -> GenerationOptions:
         """Create `GenerationOptions` from the fields that the client has sent.
 
-        renamed: further options, which the dialect has under other names. None: not sent.
+        renamed: further options, which the dialect has under other names. An option of None was not sent.
         """
         sent = {name: getattr(self, name) for name in _OPTION_NAMES & type(self).model_fields.keys()} | renamed
         if self.logit_bias is not None:

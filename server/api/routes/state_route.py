@@ -103,7 +103,7 @@ class StateRoute:
             return begun if isinstance(begun, Response) else await self._in_pieces(state, begun)
 
     def _begin(self, found: Any) -> Response | LargeAnswer:
-        """The response for a result of `render`, or its first pieces if it is large."""
+        """Create the response for a result of `render`. Of a large result, return the beginning and the other parts."""
         if isinstance(found, Response):
             return found
         parts, media_type = (

@@ -43,7 +43,7 @@ class DocumentJob:
     expires: time of `time.monotonic()` at which it is dropped.
     id: public name of the document. key: secret that a client needs, together with the id, to access it.
     characters, done_characters: characters of all its texts, and of the texts that are translated already.
-    result: content of the translated file; empty until it is there.
+    result: content of the translated file; empty until the translation is done.
     error: reason of a failed translation.
     """
 

@@ -50,7 +50,7 @@ class DocumentOptions:
     glossary_ids: ids of stored glossaries.
     name: file name that replaces the name in the form.
     output_format: file extension for the translated file. It must be the extension of the document itself.
-    formality: formality that a language model is asked for; None for its default.
+    formality: formality that a language model is asked for; None for the model's default.
     """
 
     source_lang: str | None

@@ -225,7 +225,7 @@ async def _measure_levels(
 ) -> tuple[list[Level], int | None]:
     """Measure all load levels. Returns their results, and the bytes of state snapshots in the server's prefix cache.
 
-    The bytes are None without `--shared-words`, and for a server or model without such snapshots.
+    The number of bytes is None without `--shared-words`, and for a server or model without such snapshots.
 
     route: route to measure. prompts: texts from a file; empty for random words.
     """
@@ -270,7 +270,7 @@ async def _measure_levels(
 
 
 async def _snapshot_bytes(connection: Connection) -> int | None:
-    """Return the bytes of state snapshots in the server's prefix cache, from its metrics; None if it has none."""
+    """Return the bytes of state snapshots in the prefix cache, from the server's metrics; None without snapshots."""
     try:
         page = await connection.text("/metrics")
     except CommandError:

@@ -30,7 +30,7 @@ class Sample:
     sent: time at which the request was sent.
     times: times at which parts of the answer arrived.
     ended: time at which the answer was complete, or failed.
-    prompt_tokens, completion_tokens: numbers of tokens that the server reported; None if it did not.
+    prompt_tokens, completion_tokens: numbers of tokens that the server reported; None if it reported no numbers.
     cached_tokens: prompt tokens that the server took from its prefix cache; None if it did not report them.
     parts: seconds of each part of the request's time in the server, if they were asked for.
     error: class of the failure, such as `timeout`; None for success. message: the server's error message, or empty.

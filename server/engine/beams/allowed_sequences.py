@@ -82,7 +82,7 @@ class AllowedSequences:
 
 
 def arrays_of(trie: SequenceTrie) -> TrieArrays:
-    """The arrays of a trie, without a copy. Raises ValueError for lengths that are no multiple of an entry."""
+    """View the bytes of a trie as arrays, without a copy. Raises ValueError if a part of an entry is missing."""
     return TrieArrays(
         np.frombuffer(trie.tokens, dtype="<i4"),
         np.frombuffer(trie.first_children, dtype="<i4"),

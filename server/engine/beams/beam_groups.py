@@ -86,8 +86,9 @@ class GroupSearch(BeamSearch):
     def advance(self, log_probs: Float32s, token_ids: Ids, describe: Describe | None = None) -> list[int]:
         """Advance by one token each group whose search has not ended.
 
-        log_probs, token_ids, describe: as in `BeamSearch.advance`. The rows are the running beams of these groups, in
-            the order of the groups.
+        log_probs, token_ids: [rows, candidates], float32 and int64: best continuations of each running beam, best
+            first. The rows are the running beams of these groups, in the order of the groups.
+        describe: returns the log-probability to report for a row and a token; None if none are reported.
         Returns the parent row of each running beam.
         """
         assert not self.done and log_probs.shape[0] == len(self.running_beams)

@@ -63,7 +63,7 @@ class _TermTokens:
         return self.ids[0] if self.opens_with_space or not are_joined(before, term[0]) else None
 
     def following(self, done: bytes) -> int | None:
-        """The token that continues the term after its first bytes, `done`; None if no token begins exactly there."""
+        """The token that continues the term after its first bytes, `done`; None if no token begins right after them."""
         starts = accumulate(map(len, self.pieces), initial=0)
         return next((token for token, start in zip(self.ids, starts, strict=False) if start == len(done)), None)
 
@@ -83,7 +83,7 @@ class _Spelling:
     def next_tokens(self, state: TermState) -> list[int]:
         """The tokens that continue the term if the text ends inside it, otherwise the tokens that begin it.
 
-        Empty if none can.
+        Empty if no token can begin or continue the term.
         """
         done = self.text[: _partial(state.tail, self.text)].encode() + state.pending
         if not done:

@@ -96,9 +96,9 @@ class TermSearch(BeamSearch):
     def advance(self, log_probs: Float32s, token_ids: Ids, describe: Describe | None = None) -> list[int]:
         """Advance the search by one token.
 
-        log_probs, token_ids: as for `BeamSearch.advance`, with more columns at the end for `further_tokens`. An entry
-            of minus infinity is not a candidate.
-        describe: as for `BeamSearch.advance`.
+        log_probs, token_ids: [rows, candidates], float32 and int64: best continuations of each running beam, best
+            first, then its `further_tokens`. An entry of minus infinity is not a candidate.
+        describe: returns the log-probability to report for a row and a token; None if none are reported.
         Returns the parent row of each running beam.
         """
         old = self.running

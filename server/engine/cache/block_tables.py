@@ -30,8 +30,8 @@ class BlockTables:
     cross_pool: blocks of cross-attention for encoded sources; None for a decoder.
     prefix_cache: whether groups share the blocks of a common beginning. Ignored with cross-attention, because keys and
         values then depend on the source.
-    host: copies of blocks of the prefix cache in host memory; None if blocks are not copied there. Needs the prefix
-        cache.
+    host: copies of blocks of the prefix cache in host memory; None if blocks are not copied to host memory. Needs the
+        prefix cache.
     """
 
     def __init__(self, self_pool: BlockManager, cross_pool: BlockManager | None, prefix_cache: bool = False) -> None:
@@ -193,7 +193,7 @@ class BlockTables:
         return self.self_pool.blocks_to_write(tables, group.num_tokens - 1) > self.self_pool.free_blocks
 
     def make_writable(self, group: SequenceGroup) -> list[tuple[int, int, int, int]]:
-        """Prepare the block table of each sequence for writing its last token, the next one to be computed.
+        """Prepare the block table of each sequence for writing its last token, which the next step computes.
 
         Returns the copies to make before that, as in `Schedule.copies`: (source block, destination block, first slot,
         end slot).
@@ -378,7 +378,10 @@ class BlockTables:
         group.lanes = BeamLanes(group.num_tokens - 1, len(group.sequences))
 
     def leave_lanes(self, group: SequenceGroup) -> SlotCopies | None:
-        """End the use of lanes: give each sequence of a group the block table of one beam (see `BeamLanes`).
+        """Give each sequence of a group in lanes the block table of one beam, which has the blocks of the beam's text.
+
+        A lane is a sequence whose blocks get the new tokens of one beam, even if the beam continues another beam
+        (`BeamLanes`).
 
         Returns the cache slots that must be copied; None if there is nothing to copy.
         """

@@ -24,7 +24,7 @@ The cost of a copy hardly depends on its size, and decoding rows need one block 
 
 
 class CopyFailed(Exception):
-    """Blocks could not be copied, because the device has no memory for the copy. Nothing is lost but time."""
+    """Blocks could not be copied, because the device has no memory for the copy. Their tokens are computed again."""
 
 
 class BlockCopies(Protocol):
@@ -45,8 +45,9 @@ class HostPool:
 
     pool: the blocks of the device, which this object copies before they are reused.
     num_slots: number of blocks for which the host has memory. slot_bytes: memory of one slot.
-    num_spilled, num_restored, num_damaged: number of blocks copied to the host so far, of blocks copied back, and of
-        copies that were dropped because their checksum was wrong.
+    num_spilled: number of blocks that were copied to the host so far.
+    num_restored: number of blocks that were copied back to the device.
+    num_damaged: number of copies that were dropped because their checksum was wrong.
     """
 
     def __init__(self, pool: BlockManager, num_slots: int, copies: BlockCopies, slot_bytes: int = 0) -> None:
@@ -81,8 +82,8 @@ class HostPool:
         """Copy slots back to blocks of the device, and register these blocks under their keys.
 
         slots: result of `hold` for `keys`. blocks: allocated blocks, which nothing else uses.
-        Returns the number of leading blocks with a right checksum. The others may contain anything; copies with a wrong
-        checksum are dropped. Returns 0 if the device has no memory for copying, and keeps the copies.
+        Returns the number of leading blocks with a right checksum. The blocks after them may contain anything; copies
+        with a wrong checksum are dropped. Returns 0 if the device has no memory for copying, and keeps the copies.
         """
         began = time.monotonic()
         try:
@@ -114,9 +115,9 @@ class HostPool:
         self._slots.forget([slot for key in keys for slot in self._slots.find([key])])
 
     def _spill(self, reused: list[int]) -> None:
-        """Copy blocks that are about to be reused, and the next ones, to the host.
+        """Copy blocks that are about to be reused, and the blocks that will be reused after them, to the host.
 
-        A block with a copy is not copied again.
+        A block that has a copy on the host is not copied again.
         If there are too few free slots, the blocks nearest to the beginnings of their texts are copied. The other
         blocks would be useless without them.
         """

@@ -1,4 +1,6 @@
-"""Ends the use of lanes (`BeamLanes`): gives each beam of a search a block table with the blocks of its own text.
+"""Gives each beam of a search in lanes (`BeamLanes`) a block table with the blocks of its own text.
+
+A lane is a sequence whose blocks get the new tokens of one beam, even if the beam continues another beam.
 
 Holds no tensors.
 """

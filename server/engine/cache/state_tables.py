@@ -60,7 +60,7 @@ class StateBlockTables(BlockTables):
         return {**super().pools, "state": self.state_pool}
 
     def state_bytes(self) -> dict[str, int]:
-        """Memory in bytes of the state slots in use (`sequences`), and of those in the prefix cache (`snapshots`).
+        """Bytes of the state slots in use (`sequences`), and of the slots in the prefix cache (`snapshots`).
 
         A snapshot that a running sequence uses counts in both numbers.
         """
@@ -329,7 +329,7 @@ def _state(row: CachedSequence) -> SequenceState:
 def _common_keys(one: Sequence[bytes], other: Sequence[bytes]) -> int:
     """Number of leading keys that two texts share.
 
-    Each key depends on the key before it, so no equal keys follow the first different ones.
+    Each key depends on the key before it, so all keys after the first difference differ too.
     """
     low, high = 0, min(len(one), len(other))
     while low < high:

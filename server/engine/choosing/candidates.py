@@ -25,7 +25,7 @@ from server.engine.sequences.sequence import SequenceGroup
 def find_candidates(
     logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGroup], num_unread: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """The best continuations of each beam after processing, followed by the `further_tokens` of its search.
+    """The best continuations of each beam after processing, then the tokens that its search considers in any case.
 
     Most processors give the same result if a constant is added to a row. After these, the log-sum-exp is subtracted
     from the few candidates only. Other processors need log-probabilities (`takes_log_probs`): for their rows, the
@@ -36,8 +36,8 @@ def find_candidates(
     groups: the groups of the rows. A group without beams has one row, which is processed like the row of a beam.
     num_unread: number of tokens at the end of each text that the host has not read. Above 0, the settings of all groups
         must not depend on the text.
-    Returns log-probabilities [rows, candidates], float32, the best ones in descending order, and token ids
-        [rows, candidates], int64. Rows with fewer further tokens than others end with minus infinity.
+    Returns log-probabilities [rows, candidates], float32, those of the best continuations in descending order, and
+        token ids [rows, candidates], int64. Rows with fewer further tokens than others end with minus infinity.
     """
     further = _further_tokens(groups, logits.device)
     is_wide = are_wide(groups)
@@ -118,7 +118,7 @@ class _Conversion(NamedTuple):
 
 
 def _further_tokens(groups: Sequence[SequenceGroup], device: torch.device) -> Tensor | None:
-    """`BeamSearch.further_tokens` of each row: [rows, width], int64. None if no row has any.
+    """The tokens that are considered in any case (`BeamSearch.further_tokens`): [rows, width], int64; None without any.
 
     width: the largest number of further tokens of a row. Shorter rows are filled up with -1.
     """

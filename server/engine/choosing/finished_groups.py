@@ -147,9 +147,10 @@ def _with_speech_attention(
 
 
 def _speech_attention(runner: Runner, group: SequenceGroup, made: list[int], source_blocks: list[int]) -> bytes:
-    """Attention weights of a hypothesis: float32, little-endian, [generated tokens - 1, recorded source tokens].
+    """Attention weights of a hypothesis: bytes of float32, little-endian, [generated tokens - 1, recorded positions].
 
-    made: generated tokens of the hypothesis.
+    made: generated tokens of the hypothesis. Recorded positions are source positions that belong to the recording, not
+        to padding.
     """
     start = group.sequences[0].tokens[: group.num_prompt_tokens]
     assert group.params.alignment is not None, "only speech models have selected heads"

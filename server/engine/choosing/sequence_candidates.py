@@ -1,4 +1,4 @@
-"""Candidates of beam searches whose answers are limited to sequences: only the logits of allowed tokens are read.
+"""Candidates of beam searches that are limited to allowed sequences: only the logits of allowed tokens are read.
 
 The processors would write minus infinity to all other logits, and the best ones would be searched for in whole rows:
 two passes over the vocabulary for a few allowed tokens. Here the allowed tokens of each row are gathered and sorted.
@@ -28,7 +28,8 @@ def allowed_candidates(
 ) -> tuple[Tensor, Tensor] | None:
     """The best allowed continuations of the beams of searches; None if the processors have to be applied.
 
-    logits: [rows, vocab], float32, raw; not changed. top_k: their top-k with log-sum-exp. groups: those of the rows.
+    logits: [rows, vocab], float32, raw; not changed. top_k: their top-k with log-sum-exp. groups: the groups of the
+        rows, in order.
     Returns log-probabilities [rows, candidates], float32, in descending order, and token ids [rows, candidates], int64.
         A row with fewer allowed tokens than others ends with minus infinity.
     """
@@ -61,7 +62,7 @@ def allowed_candidates(
 
 
 def _is_limited_only(group: SequenceGroup) -> bool:
-    """Whether the settings of a beam search only limit its answers to sequences, and ban tokens, in this step."""
+    """Whether the settings of a beam search only ban tokens and limit answers to allowed sequences in this step."""
     params = group.params
     return (
         type(group.beams) is BeamSearch
@@ -74,7 +75,10 @@ def _is_limited_only(group: SequenceGroup) -> bool:
 
 
 def _first_and_last(group: SequenceGroup) -> list[ProcessorRow]:
-    """Rows of a group for `forced_token`: one whose text is a complete sequence, if there is one, and another one."""
+    """Settings of up to two beams of a group, for `forced_token`.
+
+    They are the first beam, and the first beam whose text is a complete sequence, if there is one.
+    """
     assert group.tables.sequences is not None and group.nodes is not None
     nodes = group.nodes.tolist()
     complete = [node for node in nodes if group.tables.sequences.may_end(node)]

@@ -60,7 +60,8 @@ def capture_parts(
     """Capture the steps of a model, if the device and the model allow it.
 
     caches: KV caches of self-attention and of cross-attention; None in place of a cache that the model does not have.
-        Other arguments as for `Runner.capture_steps`.
+    decoder, encoder: limits of decoder steps and of encoder steps; None to capture none.
+    time: limits how many graphs are captured; None for the default limit.
     """
     reasons: dict[Part, str] = {}
     (cache, cross_cache), time = caches, time or CaptureTime()
@@ -126,7 +127,7 @@ def _attempt(part: Part, capture: Callable[[], Captured], reasons: dict[Part, st
 
 
 def _why_no_searches(cache: KVCache) -> str | None:
-    """Why no steps with beam searches are captured; None if they are. cache: keys and values of self-attention."""
+    """Why no steps with beam searches are captured; None if they can be. cache: keys and values of self-attention."""
     if cache.is_rounded:
         # The scales of rounded slots are not stored in the order of slots, so a table of slots cannot name them.
         return "a KV cache of 8 bits"

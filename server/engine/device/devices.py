@@ -33,7 +33,7 @@ def why_no_device() -> str:
 
 
 def why_too_old(device: torch.device) -> str | None:
-    """Why this build of torch has no code for a CUDA device, in one line; None if it has."""
+    """Why this build of torch has no code for a CUDA device, in one line; None if it has such code."""
     built = [int(found[1]) for name in torch.cuda.get_arch_list() if (found := re.fullmatch(r"sm_(\d+)a?", name))]
     major, minor = torch.cuda.get_device_capability(device)
     if not built or 10 * major + minor >= min(built):

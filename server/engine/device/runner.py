@@ -79,7 +79,7 @@ class Runner:
 
         decoder: limits of decoder steps, None to capture none. encoder: limits of encoder steps, None to capture none.
         time: limits how many graphs are captured; None for the default limit.
-        Returns, for each part of the steps that was to be captured and was not, the reason.
+        Returns the reason for each part of the steps that should have been captured and runs eagerly.
         """
         found = capture_parts(self.model, self.device, (self.self_cache, self.cross_cache), decoder, encoder, time)
         self.captured, self.captured_searches, self.captured_encoder = found.decoder, found.searches, found.encoder
@@ -88,7 +88,7 @@ class Runner:
     def encode(self, batch: SourceBatch) -> Tensor:
         """Compute the hidden states of whole inputs, as `Transformer.encode` does.
 
-        They may be in memory that the next encoder step overwrites.
+        The hidden states may be in memory that the next encoder step overwrites.
         """
         graphs = self.captured_encoder
         return self.model.encode(batch) if graphs is None or not graphs.takes(batch) else graphs.run(batch)
@@ -137,8 +137,8 @@ class Runner:
         texts: token ids of the decoder, start tokens included.
         num_new: number of generated tokens at the end of each text.
         adapter: name of the adapter of all texts, or empty.
-        Returns bytes for each text: float32, little-endian, [new tokens, source tokens]; None if one is not finite.
-        Runs the whole model once, so that beams and drafts do not change the result.
+        Returns bytes for each text: float32, little-endian, [new tokens, source tokens]; None for a text with a weight
+        that is not finite. Runs the whole model once, so that beams and drafts do not change the result.
         """
         adapters = [adapter] * len(texts)
         source = self.encoder_batch(sources, [None] * len(texts), adapters)

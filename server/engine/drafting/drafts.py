@@ -61,7 +61,8 @@ class Drafter(Protocol):
     def waits_for_tokens(self, groups: Sequence[SequenceGroup], num_rows: int) -> bool:
         """Whether the next step may have drafts, so that all tokens before it must be known when it is scheduled.
 
-        groups, num_rows: as for `propose`. The last token of each group may not be known yet.
+        groups: the groups that decode in the next step and accept drafts. Their last tokens may not be known yet.
+        num_rows: number of decoding rows in the next step, including groups without drafts.
         """
 
     def forget(self, group: SequenceGroup) -> None:
@@ -113,7 +114,7 @@ class NgramDrafter:
         return any(draft for _, draft in self._drafts(groups, num_rows))
 
     def _drafts(self, groups: Sequence[SequenceGroup], num_rows: int) -> list[tuple[SequenceGroup, list[int]]]:
-        """The drafts of groups whose text predicts tokens. They may be empty. Arguments as for `propose`."""
+        """The groups whose texts predict tokens, each with its draft, which may be empty. num_rows: decoding rows."""
         if num_rows > MAX_DRAFTING_ROWS:
             return []
         texts = []

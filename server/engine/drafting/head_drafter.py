@@ -57,7 +57,7 @@ drafts begin again.
 
 
 def _common_step(step: int) -> int:
-    """The first step from `step` on in which all texts without drafts choose a length."""
+    """Number of the first step, from `step` on, in which all texts without drafts decide again whether to draft."""
     return -(-step // REST_STEPS) * REST_STEPS
 
 
@@ -66,7 +66,8 @@ class HeadDrafter:
 
     head: the draft head. num_tokens: longest draft of a sequence.
     max_batch_tokens: largest number of tokens in one pass of the head.
-    relative_cost, repeats: as for `HeadCosts`.
+    relative_cost: assumed duration of a pass, as part of a step of the model, until passes were measured.
+    repeats: whether the model computes accepted tokens again after a wrong draft, as a model with mixers does.
     seconds: duration of the passes before the current step.
     passes: runs the passes, after `allocate`.
     pool, runner: None, because the head uses the blocks of the model.
@@ -104,7 +105,10 @@ class HeadDrafter:
         return self.passes.cache
 
     def capture(self, limits: GraphSizes, time: CaptureTime) -> dict[Part, str]:
-        """As `Drafter.capture`. Passes over more tokens of a text than a draft has run eagerly."""
+        """Capture the passes of the head as CUDA graphs.
+
+        Passes over more tokens of a text than a draft has run eagerly.
+        """
         rows = min(limits.rows, drafts.MAX_DRAFTING_ROWS)
         tokens = min(rows * (self.num_tokens + 1), self.max_batch_tokens)
         return self.passes.capture(GraphSizes(rows, limits.context, tokens=tokens), time)
@@ -136,7 +140,10 @@ class HeadDrafter:
                 text.choice_step = self._step + 1 if length else _common_step(self._step + 1)
 
     def waits_for_tokens(self, groups: Sequence[SequenceGroup], num_rows: int) -> bool:
-        """As `Drafter.waits_for_tokens`. Also true if the head must catch up with a text before the step."""
+        """Whether the next step may have drafts, or the head must read a text before it.
+
+        In both cases, all tokens before the step must be known when it is scheduled.
+        """
         assert self.costs is not None
         if num_rows > drafts.MAX_DRAFTING_ROWS or not self.costs.has_baseline(num_rows):
             return False
@@ -195,7 +202,7 @@ class HeadDrafter:
         self.seconds = time.perf_counter() - started
 
     def _is_due(self, text: HeadText, end: int) -> bool:
-        """Whether the head should now catch up with a text without drafts.
+        """Whether the head should now read the unread pairs of a text without drafts.
 
         If many pairs are unread, the older ones are skipped. end: position after the last known pair.
         """
@@ -289,7 +296,7 @@ class HeadDrafter:
 
     @cached_property
     def _ids_of_logits(self) -> Ids:
-        """The token of each logit of an EAGLE-3 head with fewer tokens than the model."""
+        """Token id of each logit of an EAGLE-3 head, whose vocabulary is smaller than the model's: [logits], int64."""
         assert self.head.token_ids is not None
         ids: Ids = self.head.token_ids.cpu().numpy()
         return ids
@@ -336,7 +343,7 @@ class HeadDrafter:
     def _text_of(self, row: ScheduledRow, first: int) -> HeadText:
         """The `HeadText` of a row. first: position of the first token of the row.
 
-        A new one is made if the blocks have changed, or if hidden states of a step are missing.
+        A new `HeadText` is made if the blocks have changed, or if hidden states of a step are missing.
         """
         text = self._texts.get(row.group)
         if text is None or not text.belongs_to(row.sequence) or first > text.end:

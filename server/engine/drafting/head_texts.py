@@ -189,7 +189,8 @@ class FilledBlocks:
     def start(self, sequence: CachedSequence, position: int) -> int:
         """First position from which the head can read a sequence; a multiple of the block size.
 
-        It is before `position` if the blocks before it are filled, and after `position` if no block begins there.
+        It is before `position` if the blocks before `position` are filled, and after `position` if no block begins at
+        `position`.
         """
         size, table, keys = self.block_size, sequence.block_table, sequence.block_keys
         if position % size:

@@ -49,7 +49,8 @@ def encoder_outputs(
     """Encode a batch of texts and compute the result of each.
 
     model: the encoder, with its head.
-    encode: computes the hidden states of texts, as `Transformer.encode` does.
+    encode: computes the hidden states of texts: [tokens, hidden], or [batch, hidden] if the batch has
+        `output_positions`.
     sentence: pooling and dense layers of the checkpoint for one vector per text; None means mean pooling.
     heads: the other heads of the checkpoint.
     asked: message and item of each text, in the order of the batch.

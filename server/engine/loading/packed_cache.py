@@ -64,7 +64,7 @@ class PackedCache:
     If the directory or a file cannot be used, a warning is logged and the model is packed as without a cache.
 
     max_bytes: limit for the total size of the files. A model that is larger than this is not kept.
-    turn: makes the context manager in which a thread makes one system call that reads a file.
+    turn: returns a context manager. A thread that reads a file makes each of its system calls inside one.
     """
 
     def __init__(self, directory: Path, max_bytes: int, turn: ReadTurn = contextlib.nullcontext) -> None:
@@ -81,7 +81,7 @@ class PackedCache:
     ) -> tuple[_Loaded, bool]:
         """Load a model from the cache.
 
-        If it is not there, load it from its checkpoint, and write its tensors into the cache.
+        If the cache does not have the model, load it from its checkpoint, and write its tensors into the cache.
         model: name of the model, for warnings.
         make_key: makes the `packed_key`. It is called again after a load, to detect files that have changed meanwhile.
         memory: keeps the tensors.
@@ -238,9 +238,9 @@ class PackedCache:
 
 
 def packed_cache(options: EngineOptions, turn: ReadTurn = contextlib.nullcontext) -> PackedCache | None:
-    """The cache in the directory that the options of a worker name; None if they name none.
+    """The cache in the directory that the options of a worker name; None if the options name no directory.
 
-    turn: makes the context manager in which a thread makes one system call that reads a file.
+    turn: returns a context manager. A thread that reads a file makes each of its system calls inside one.
     """
     if not options.packed_cache:
         return None

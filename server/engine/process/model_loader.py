@@ -66,7 +66,7 @@ SWITCH_SECONDS = 0.0005
 class _Read:
     """A model whose weights are read, and whose engine is not built yet.
 
-    draft: the draft model for it; None if it needs none.
+    draft: the loaded draft model; None if the model uses no draft model.
     """
 
     message: LoadModel
@@ -78,8 +78,9 @@ class _Read:
 class _WarmingUp:
     """A loaded model during its warm-up, before requests can use it.
 
-    engine: a temporary engine with this model only, which runs the warm-up steps.
-    model: the engines of the model. loaded: its weights. info: its description for the HTTP process.
+    engine: a temporary engine with this model only. It runs the warm-up steps.
+    model: the parts of `engine` that compute this model's requests. loaded: the model's weights. info: the model's
+        description for the HTTP process.
     """
 
     engine: Engine

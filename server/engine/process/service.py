@@ -216,7 +216,7 @@ def _threads(loaded: list[LoadedCheckpoint], infos: list[ModelInfo]) -> int:
 def _log_notes(loaded: list[LoadedCheckpoint], infos: list[ModelInfo], captured: Mapping[str, str]) -> None:
     """Log, as warnings, the notes about each checkpoint, and the models that run slower than they could.
 
-    captured: execution of each model whose steps were to be captured, by model name, from `capture_models`.
+    captured: result of `capture_models`: for each model that should run as CUDA graphs, how it runs, by model name.
     """
     for model, info in zip(loaded, infos, strict=True):
         for note in info.notes:

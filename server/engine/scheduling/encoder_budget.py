@@ -72,7 +72,8 @@ class LongSteps:
     def tokens(self, most: int) -> int:
         """Largest number of tokens in a step that delays no streams.
 
-        It is `most`, or the number that takes `MAX_PREFILL_SECONDS` if that is smaller.
+        It is `most` if these tokens take at most `MAX_PREFILL_SECONDS`. Otherwise, it is the number that takes this
+        time, but at least `MIN_PREFILL_TOKENS`.
         """
         return tokens_of_long_steps(self._token_seconds or 0.0, most)
 

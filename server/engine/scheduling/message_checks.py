@@ -59,7 +59,7 @@ class MessageChecks:
         return found
 
     def _invalid_terms(self, message: Generate, has_vocabulary: bool) -> str | None:
-        """Why the required terms of a message, or the settings for them, are invalid; None if they are valid."""
+        """Why the required terms of a message, or their settings, are invalid; None if terms and settings are valid."""
         params = message.term_params
         if params is None or params.num_beams == 1 or params.num_beam_groups > 1 or params.sections:
             return "terms need a beam search without groups and without a grammar"

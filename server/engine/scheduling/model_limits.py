@@ -16,11 +16,11 @@ class ModelLimits:
     source_vocab_size, source_tokens: vocabulary size and longest text of the encoder; 0 without an encoder.
     token_types: number of token types; 0 for a model that ignores them.
     frame_bytes: size in bytes of the log-mel frames of one source; 0 for models that read no frames.
-    min_samples, samples_per_token: for a model that reads audio samples, the samples of the shortest source, and those
-        of each further source token; 0 for other models.
+    min_samples: for a model that reads audio samples, number of samples of the shortest source; 0 for other models.
+    samples_per_token: for such a model, number of samples of each further source token; 0 for other models.
     restart_tokens: length at which a text must be computed again from its start, because its rotary embeddings change;
         None if there is no such length.
-    key_variant: maps the length of a prompt to a text. Prompts share cached keys only if these texts are equal.
+    key_variant: returns a label for the length of a prompt. Prompts share cached keys only if their labels are equal.
     """
 
     vocab_size: int = 0
@@ -35,7 +35,7 @@ class ModelLimits:
     key_variant: Callable[[int], str] = lambda length: ""
 
     def wrong_source(self, recordings: Sequence[bytes]) -> str | None:
-        """Why the sources of a message do not have the form that the model reads; None if they have it.
+        """Why the sources of a message do not have the form that the model reads; None if they have this form.
 
         recordings: frames or samples of each source; empty if the sources are texts.
         """

@@ -34,9 +34,10 @@ _SHARED_DIVISOR = 8
 
 
 def tokens_of_long_steps(token_seconds: float, most: int) -> int:
-    """Largest number of tokens in a step that delays no stream.
+    """Largest number of tokens in a step that delays no streams.
 
-    It is `most`, or the number that takes `MAX_PREFILL_SECONDS` if that is smaller.
+    It is `most` if these tokens take at most `MAX_PREFILL_SECONDS`. Otherwise, it is the number that takes this
+    time, but at least `MIN_PREFILL_TOKENS`.
 
     token_seconds: time per token in the previous step; 0 if no step was measured.
     """
@@ -82,7 +83,8 @@ class PrefillBudget(StepTime):
     def tokens_of_long_steps(self, most: int) -> int:
         """Largest number of prefill tokens in a step without decoding rows.
 
-        It is `most`, or the number that takes `MAX_PREFILL_SECONDS` if that is smaller.
+        It is `most` if these tokens take at most `MAX_PREFILL_SECONDS`. Otherwise, it is the number that takes this
+        time, but at least `MIN_PREFILL_TOKENS`.
         """
         return tokens_of_long_steps(self._last_prefill_token_seconds, most)
 

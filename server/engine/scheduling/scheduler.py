@@ -194,9 +194,9 @@ class Scheduler:
         return self.prefill_budget.expected_seconds(0, min(tokens, longest))
 
     def _prepared(self, schedule: Schedule, is_short: bool) -> Schedule | None:
-        """Allocate state slots for the rows of a schedule, and return the schedule; None if it is empty.
+        """Allocate state slots for the rows of a schedule, and return the schedule; None for an empty schedule.
 
-        is_short: whether it is a step of short groups.
+        is_short: whether the schedule is for a step of short groups.
         """
         if not (schedule.num_rows or schedule.sources):
             return None

@@ -45,15 +45,15 @@ class GrammarState:
     matcher: position in the section's grammar, or None before the first use.
     tokens: the tokens that are being read, of which `num_consumed` have been read.
     section_start: index, in `tokens`, of the first whole token of the section.
-    section_bytes: byte tokens with which the section's text begins, before that token. They spell the rest of the token
-        in which the previous section ended.
+    section_bytes: byte tokens with which the section's text begins, before the token at `section_start`. They spell the
+        rest of the token in which the previous section ended.
     uses_fallback: whether the matcher follows the fallback grammar of the section.
     bits: mask of the next token: [words], uint32, or None if every token is allowed. Token i is allowed if bit i % 32
         of word i // 32 is set.
-    accepts: whether the text may end here. is_complete: whether the text must end here.
+    accepts: whether the text may end after the tokens read so far. is_complete: whether it must end after them.
     failure: error message if no token is allowed, else empty.
-    free_masks: masks in sections without a grammar, by section, held text, and whether a marker at the start of the
-        section is still possible; shared by all beams.
+    free_masks: masks in sections without a grammar, shared by all beams. The key is the section, the end of the text
+        that may begin a marker, and whether a marker at the start of the section is still possible.
     """
 
     def __init__(self, sections: Sequence[AnswerSection], start: int) -> None:

@@ -122,7 +122,8 @@ class SequenceGroup:
 
         arrival: seconds of time.monotonic().
         num_source_tokens: length of an audio source; None for the length of the source text.
-        key_variant: maps the length of a prompt to a text. Prompts share cached keys only if these texts are equal.
+        key_variant: returns a label for the length of a prompt. Prompts share cached keys only if their labels are
+            equal.
         stored_sequences: the stored set that the settings of the row name; None if they name no set.
         """
         params = message.params_of(row)
@@ -210,7 +211,7 @@ class SequenceGroup:
 
     @property
     def is_ready_to_decode(self) -> bool:
-        """Whether the keys and values of all tokens but the last one of each sequence are in the cache.
+        """Whether the cache has the keys and values of all tokens of each sequence except its last token.
 
         Accepted draft tokens that a model with mixers computes again do not count.
         """

@@ -22,14 +22,14 @@ _NODE_BYTES = 9
 
 @dataclass
 class _Arriving:
-    """A set whose parts arrive. content: memory for the whole trie. filled: bytes that have arrived."""
+    """A set that is still incomplete. content: memory for the whole trie. filled: number of bytes that have arrived."""
 
     content: bytearray
     filled: int = 0
 
 
 class StoredSequences:
-    """The stored sets of one model. vocab_size: number of its token ids."""
+    """The stored sets of allowed sequences of one model. vocab_size: number of token ids of the model."""
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
@@ -37,7 +37,7 @@ class StoredSequences:
         self._complete: dict[int, TrieArrays] = {}
 
     def get(self, set_id: int) -> TrieArrays | None:
-        """A set of which all parts have arrived; None for another id, and for a set that is no valid trie."""
+        """Return the set with an id. None if it is unknown, is no valid trie, or some of its parts have not arrived."""
         return self._complete.get(set_id)
 
     def take(self, message: SequenceMessage) -> None:
@@ -67,7 +67,7 @@ class StoredSequences:
 
 
 def _arrays_in(content: bytearray, num_nodes: int) -> TrieArrays:
-    """The arrays of a trie that follow one another in memory, without a copy."""
+    """Split the bytes of a stored trie into its three arrays, without copying them. num_nodes: nodes of the trie."""
     children_at = _TOKEN_BYTES * num_nodes
     ends_at = children_at + _TOKEN_BYTES * (num_nodes + 1)
     return TrieArrays(

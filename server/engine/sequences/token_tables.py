@@ -55,8 +55,9 @@ class TokenTables:
     change_logits: whether any setting can change logits.
     banned: tokens that are banned whenever the next token is not forced.
     bad_phrases: entries of `bad_words_ids` with several tokens.
-    only_ban: whether the settings only ban and force tokens, independently of the text.
-    only_sequences: whether they only limit the answer to sequences, and ban and force tokens independently of the text.
+    only_ban: whether the settings only ban and force tokens, and do so independently of the text.
+    only_sequences: whether the settings only limit the answer to the allowed sequences, and ban and force tokens
+        independently of the text.
     source: [n], int64, source text of an encoder-decoder or prompt of a decoder; empty unless
         `encoder_no_repeat_ngram_size` is set.
     sequences: the only token sequences that are allowed as answers; None if all answers are allowed.

@@ -290,7 +290,7 @@ class Engine:
             heapq.heapify(self._deadlines)
 
     def _expire(self, now: float) -> None:
-        """End requests whose deadline has passed, at most `MAX_EXPIRED` of them. The next step ends further ones."""
+        """End requests whose deadline has passed, at most `MAX_EXPIRED` of them. The next step ends more requests."""
         for _ in range(MAX_EXPIRED):
             if not self._deadlines or self._deadlines[0][0] > now:
                 break

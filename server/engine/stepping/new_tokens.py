@@ -62,7 +62,7 @@ class NewTokens:
             self._scheduler.restart(group)
 
     def take_beam_lags(self) -> list[int]:
-        """Return and forget the values for `StepTiming.beam_lag_tokens` since the last call."""
+        """For each beam search that streams, the number of its tokens that are not certain yet. Forgets the numbers."""
         lags, self._beam_lags = self._beam_lags, []
         return lags
 

@@ -18,7 +18,7 @@ HOST_EVENTS = ("spilled", "restored", "damaged")
 
 
 class Statistics:
-    """Collects the contents of `Stats`. Remembers the counters of the last message, because a message has differences.
+    """Collects the contents of `Stats`. Keeps the last counters, because a message states how much they have grown.
 
     epoch: number of this life of the worker, part of each message.
     timings: measurements of the steps since the last message.

@@ -144,7 +144,7 @@ class StepsAhead:
         return tokens, selections_of_searches(step.searches, step.beams.read_searches())
 
     def leave_lanes(self) -> None:
-        """End the use of lanes, unless the next step is launched.
+        """End the use of lanes (`BeamLanes`), unless the next step is launched.
 
         Each beam then has a block table with its own text.
         """
@@ -154,7 +154,7 @@ class StepsAhead:
             self._runner.copy_slots([copies for copies in found if copies is not None])
 
     def drop(self) -> None:
-        """Forget the launched step after an error in the step before it. The sequences of that step fail."""
+        """Forget the launched step after an error in the step before it. The engine ends the failed step's groups."""
         if self.next is not None:
             self._release(self.next, is_finite=False)
             self.next = None

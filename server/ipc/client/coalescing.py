@@ -42,7 +42,7 @@ class MessageCoalescer:
         self.preparing = 0
 
     def post(self, message: Message, idle: bool) -> None:
-        """Send a message after all earlier ones. idle: whether the worker has no work except held messages."""
+        """Send a message after all earlier messages. idle: whether the worker has no work except messages held back."""
         if not self._held:
             if not (idle and self._max_delay_seconds):
                 self._send(message)

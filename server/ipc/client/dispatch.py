@@ -36,7 +36,7 @@ class Dispatcher:
         return [worker for worker in self.workers.values() if not worker.is_retired]
 
     def serving(self, model: str) -> list[WorkerState]:
-        """The workers that get new requests for a model or adapter. model: its name."""
+        """The workers that get new requests for a model or adapter. model: name of the model or adapter."""
         return [worker for worker in self.accepting if model in worker.models]
 
     def add(self, epoch: int, send: Send, models: Iterable[str]) -> WorkerState:
@@ -107,7 +107,7 @@ class Dispatcher:
             sequence.worker.running += 1
 
     def waits_no_longer(self, sequence: OpenSequence, count: int) -> None:
-        """Subtract `count` rows or items of a sequence from the waiting ones of its worker."""
+        """Subtract `count` rows or items of a sequence from the number of waiting sequences of its worker."""
         if sequence.worker is not None:
             sequence.worker.waiting -= count
 

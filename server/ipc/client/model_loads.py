@@ -154,7 +154,7 @@ class ModelLoads:
         self.changed()
 
     def on_lost(self, epoch: int) -> None:
-        """Handle the end of a worker. The first message that it has not answered fails with WorkerLost.
+        """Handle the end of a worker. The first message that the worker has not answered fails with WorkerLost.
 
         Messages about models that are not wanted fail too. The other messages would load wanted models again. They are
         cancelled: the worker had not begun them, so their models did not cause its end, and stay wanted.

@@ -16,7 +16,7 @@ Stage = Literal["waiting", "running"]
 class Observer(Protocol):
     """Receives the events of the engine client, for metrics.
 
-    on_tokens: each of `sequences` sequences got `count` new tokens, `seconds` after its previous ones. `seconds` is
+    on_tokens: each of `sequences` sequences got `count` new tokens, `seconds` after its previous tokens. `seconds` is
         None for the first tokens of a sequence.
     on_finished: a sequence has ended. `event` is None if a stop string ended the sequence in this process.
     on_cancelled: a client disconnected, which cancelled `sequences` sequences in this stage; the number may be 0.

@@ -21,7 +21,7 @@ PAUSE_SECONDS = 0.002
 
 
 class _Set(NamedTuple):
-    """A set that all workers with its model have. model: name of the model."""
+    """A set of allowed sequences that all workers with its model have. model: name of the model."""
 
     model: str
     trie: SequenceTrie
@@ -35,7 +35,7 @@ class _Set(NamedTuple):
 
 
 class SequenceDelivery:
-    """The stored sets of all models.
+    """The stored sets of allowed sequences of all models, and their delivery to the workers.
 
     workers: the workers that are ready, by epoch. Changed by the caller.
     """

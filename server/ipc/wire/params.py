@@ -95,7 +95,7 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     diversity_penalty: subtracted from the score of a token for each beam of an earlier group that took the token.
     top_logprobs: alternatives to report besides the log-probability of each token, if `logprobs` is set.
     stream: with beams, report tokens as soon as all beams that can still win agree on them.
-    sections: sections of the answer, the first one first, if a grammar describes any of them; else empty.
+    sections: sections of the answer in order, if a grammar describes any of them; else empty.
     attention: return the cross-attention weights of an encoder-decoder.
     processed_logprobs: report `logprobs` after masks and penalties, before temperature. `top_logprobs` must then be 0.
     probe: report the log-probability of a token after a part of the decoder's prompt.

@@ -71,7 +71,9 @@ class TimeLimits:
         return TimeLimit(passes, "engine_error", stalled)
 
     def next_time(self, slack_seconds: float = 0.0) -> float | None:
-        """Time at which the first limit passes; None if there is none. slack_seconds: as for `first`."""
+        """Time at which the first limit passes; None without limits. slack_seconds: added to the deadline of the
+        answer.
+        """
         found = min(self._times(slack_seconds), default=None)
         return None if found is None else found[0]
 
@@ -86,7 +88,7 @@ class TimeLimits:
         return self.first() if passes is not None and passes <= time.monotonic() else None
 
     def _times(self, slack_seconds: float) -> list[tuple[float, Literal["deadline", "start", "progress"]]]:
-        """The time at which each limit passes. slack_seconds: as for `first`."""
+        """The time at which each limit passes. slack_seconds: added to the deadline of the answer."""
         found: list[tuple[float, Literal["deadline", "start", "progress"]]] = []
         if self.deadline is not None:
             found.append((self.deadline + slack_seconds, "deadline"))

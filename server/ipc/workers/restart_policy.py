@@ -41,7 +41,7 @@ class RestartPolicy:
         self._failed_starts = 0
 
     def failed(self, ready_seconds: float | None) -> None:
-        """Count a failure. ready_seconds: time for which the worker was ready; None if it never was."""
+        """Count a failure. ready_seconds: time for which the worker was ready; None if it was never ready."""
         now = self._clock()
         if ready_seconds is not None and ready_seconds >= self.limits.steady_seconds:
             self._in_series = 0
@@ -59,7 +59,7 @@ class RestartPolicy:
 
     @property
     def exhausted(self) -> str | None:
-        """Why the worker should not be started again, such as "failed 5 times within 60 s"; None if it should."""
+        """Why the worker must not be started again, such as "failed 5 times within 60 s"; None if it may be started."""
         if len(self._times) >= self.limits.max_failures:
             return f"failed {len(self._times)} times within {self.limits.window_seconds:g} s"
         if self._failed_starts >= self.limits.max_failures:

@@ -41,7 +41,7 @@ class ToolCallDelta:
 
 @dataclass(slots=True)
 class AnswerParts:
-    """Text and calls of an answer: the new ones of a delta, or all of them."""
+    """Text and calls of an answer: either the new text and calls of one delta, or all text and calls."""
 
     content: str = ""
     reasoning: str = ""

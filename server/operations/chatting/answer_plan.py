@@ -49,7 +49,7 @@ class Reasoning:
 class _Section:
     """A section under construction.
 
-    rules: Lark rules of its grammar, the first one named `answer`; empty for any text.
+    rules: Lark rules of the section's grammar, of which the first is named `answer`; empty for any text.
     sources: name to grammar, for the grammars that the rules refer to.
     fallbacks: for each name in `sources`, the grammar that is followed if the one in `sources` fails.
     markers: markers that end the section. The section index of a marker counts from the first section under

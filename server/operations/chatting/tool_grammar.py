@@ -109,7 +109,7 @@ def _function(tool: FunctionTool, compiler: GrammarCompiler, budget: CompileBudg
 def _together(
     functions: Sequence[Function], tools: Sequence[FunctionTool], compiler: GrammarCompiler, budget: CompileBudget
 ) -> list[Function]:
-    """Replace the largest schemas by any object, until the library can compile all functions together.
+    """Replace the largest schemas by a schema for any object, until the library can compile all functions together.
 
     Raises InvalidRequest if the remaining schemas, which are strict, are still too large.
     """

@@ -143,7 +143,7 @@ class GeneratedText:
     index: index of the answer in the request's result.
     continues: token ids before the answer (a decoder's prompt, or a forced prefix), if any.
     echo: text that is put before the generated text.
-    is_empty: drop all tokens, because the request asks for none. The engine generates at least one.
+    is_empty: drop all tokens, because the request asks for an answer without tokens. The engine always generates one.
     """
 
     def __init__(

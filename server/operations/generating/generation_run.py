@@ -237,7 +237,7 @@ class TextRun:
         return self._finish(row, event)
 
     def failure_of(self, row: int) -> RequestError | None:
-        """The error of the part of the answer that a row belongs to, or None if it has not failed."""
+        """The error of the part of the answer that a row belongs to; None if that part has not failed."""
         return self.failures.get(self.items[row]) if self.items is not None else None
 
     def _fail(self, row: int, error: RequestError) -> list[TextDelta]:

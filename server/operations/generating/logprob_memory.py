@@ -47,7 +47,7 @@ class LogprobMemory:
 
 
 def logprob_memory(admission: Admission, call: Call, options: GenerationOptions) -> LogprobMemory | None:
-    """Reserve memory for the log-probabilities that the engine will report. Returns None if it will report none.
+    """Reserve memory for the log-probabilities that the engine will report. Returns None if the request asks for none.
 
     Raises the errors of `Admission.extend`.
     """

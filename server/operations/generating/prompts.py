@@ -22,7 +22,7 @@ MAX_ATTENTION_NUMBERS = 1 << 22
 
 
 def task_prompt(options: GenerationOptions, model: ServedModel, task: str | None = None) -> TranslationPrompt:
-    """The prefix and tokens that ask the checkpoint for the request's languages or task; empty if it names neither.
+    """The prefix and tokens that ask the checkpoint for the languages or the task of a request; empty without both.
 
     task: name of a task in the checkpoint's `task_specific_params`. Used if the request names no language.
     Raises InvalidRequest for languages that the model does not translate.

@@ -71,7 +71,7 @@ class SequenceLines:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of the lengths and tokens."""
+        """Bytes of memory for the lengths and the tokens of all sequences that were read so far."""
         return 8 * self.num_sequences + 4 * self.num_tokens
 
     def trie(self) -> SequenceTrie:

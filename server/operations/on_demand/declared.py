@@ -58,9 +58,9 @@ class DeclaredModel:
     """A model that the server can load, and its state. Times are seconds of `time.monotonic()`.
 
     spec: specification of the model for the workers.
-    idle_seconds: time without requests after which the model is unloaded. None: never. 0: at the end of its last
-        request.
-    state: `unloading` means that the model takes no new requests, and is unloaded when the running ones have ended.
+    idle_seconds: time without requests after which the model is unloaded. With None it is never unloaded, with 0 at the
+        end of its last request.
+    state: `unloading` means that the model takes no new requests, and is unloaded when its running requests have ended.
     reason: why the last load failed; empty if it has not failed.
     failures: number of failed loads since the last successful load.
     retry_at: time before which loading is not tried again.

@@ -349,7 +349,8 @@ class OnDemandLoader:
     def _residents(self, asking: DeclaredModel) -> list[Resident]:
         """The models in memory, without the one that asks for room.
 
-        On a CUDA device no model gives back its KV caches alone: captured steps have their addresses.
+        On a CUDA device no model gives back its KV caches alone, because captured steps contain the addresses of the
+        caches.
         """
         now, keeps_caches = self._clock(), bool(self._device_bytes())
         return [

@@ -110,7 +110,7 @@ class ModelRegistry:
         return self.find(name)
 
     async def discover(self) -> None:
-        """Declare the new models in `--models-dir`, and remove models whose files were deleted there."""
+        """Declare the new models in `--models-dir`, and remove models whose files were deleted from it."""
         async with self._discovering:
             there = await self._sources.discover()
             if there is None:

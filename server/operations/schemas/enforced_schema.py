@@ -303,7 +303,7 @@ class _Fitting:
 
 
 def _without(keywords: Mapping[str, Any], lost: str) -> dict[str, Any]:
-    """Remove the keyword `lost` from a subschema, with any keyword that would forbid more without it.
+    """Remove the keyword `lost` from a subschema, and keywords that would forbid more values if `lost` were missing.
 
     Instead of being removed, `oneOf` becomes `anyOf` if the subschema has no `anyOf` yet.
     """

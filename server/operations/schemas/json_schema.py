@@ -36,7 +36,7 @@ _IN_PLACE = frozenset({"$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchema
 
 
 def reduce_schema(schema: Mapping[str, Any], lenient: bool) -> ReducedSchema:
-    """Reduce a schema to the part that can be enforced.
+    """Reduce a schema to the part that a grammar can enforce.
 
     lenient: leave out lengths of texts above `MAX_TEXT_LENGTH`, and follow references that lack their `#`.
     """
@@ -50,7 +50,7 @@ def reduce_schema(schema: Mapping[str, Any], lenient: bool) -> ReducedSchema:
 
 
 class _Reducer:
-    """Reduces one schema to the part that can be enforced. root: the whole schema.
+    """Reduces one schema to the part that a grammar can enforce. root: the whole schema.
 
     lenient: argument of `reduce_schema`.
 

@@ -1,4 +1,4 @@
-"""A JSON Schema with only the keywords that can be enforced, and the list of the lost keywords."""
+"""A JSON Schema with only the keywords that a grammar can enforce, and the list of the keywords that were left out."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Subschema:
     keywords: dict[str, Any] = field(default_factory=dict)
 
     def inner(self) -> Iterator[Subschema]:
-        """Yield the subschemas directly inside of this one, without the target of `$ref`."""
+        """Yield the subschemas directly inside of this one, except the definition that its `$ref` means."""
         for value in self.keywords.values():
             members = value.values() if isinstance(value, dict) else value if isinstance(value, list) else (value,)
             yield from (member for member in members if isinstance(member, Subschema))
@@ -54,10 +54,10 @@ class Subschema:
 
 @dataclass
 class ReducedSchema:
-    """A schema with only the keywords that can be enforced.
+    """A JSON schema with only the keywords that a grammar can enforce while the model generates.
 
-    definitions: name to the subschema that the reference `#/$defs/name` means.
-    losses: the keywords that were left out.
+    definitions: subschemas by name; the reference `#/$defs/NAME` means the one with that name.
+    losses: the keywords of the client's schema that were left out.
     """
 
     root: Subschema

@@ -28,8 +28,9 @@ class Verdict(NamedTuple):
     """The decision about one attempt to decode a window.
 
     kind: `accepted`, `rejected` (decode the window again), or `silent` (no speech).
-    excess: by how much the attempt is beyond the thresholds: its compression ratio minus the maximum, or the minimum
-        mean log-probability minus its own, whichever is larger. Above 0 if it is rejected.
+    excess: by how much the attempt is beyond the thresholds: its compression ratio minus the maximum ratio, or the
+        minimum mean log-probability minus its mean log-probability, whichever is larger. Above 0 for a rejected
+        attempt.
     """
 
     kind: Literal["accepted", "rejected", "silent"]
@@ -94,7 +95,7 @@ class FallbackRules:
         return Verdict("rejected" if excess > 0 else "accepted", excess)
 
     def _shortfall(self, mean_logprob: float | None) -> float:
-        """By how much a mean log-probability is below the minimum; at most 0 if it is not, or without a minimum."""
+        """By how much a mean log-probability is below the minimum; at most 0 if it is not below or has no minimum."""
         return 0.0 if self.logprob is None or mean_logprob is None else self.logprob - mean_logprob
 
 

@@ -188,7 +188,7 @@ class WindowDecoder:
 
 
 def best_attempt(attempts: Sequence[tuple[WindowResult, Verdict]]) -> WindowResult:
-    """The attempt whose text is used: the last one, or the one with the least excess if all are rejected.
+    """The attempt whose text is used: the last attempt, or if all are rejected, the attempt with the least excess.
 
     attempts: the attempts to decode one window, in order, with their verdicts.
     """

@@ -42,10 +42,10 @@ def check_wishes(
 ) -> tuple[str | None, str | None]:
     """The context and the formality (`more`, `less` or None) that the models of a translation apply.
 
-    formality: `more` or `less` are required; `prefer_more` and `prefer_less` are ignored if the last model has no
-        prompt for them.
-    Raises InvalidRequest if the first model has no prompt with a context, the last model has no prompt with a required
-    formality, or one model would need both in one prompt.
+    formality: `more` or `less` are required. `prefer_more` and `prefer_less` are ignored if the last model has no
+        prompt for them, or already needs a prompt with the context.
+    Raises InvalidRequest if the first model has no prompt with a context, if the last model has no prompt with a
+    required formality, or if one model would need a prompt with context and formality.
     """
     first, last = path.first.model.instruction, path.last.model.instruction
     if context is not None and (first is None or not first.with_context):

@@ -65,7 +65,7 @@ async def second_attempt(
 
     message: the ended message of the first attempt.
     run: results of the first attempt. Accepted answers are replaced in it, and its usage counts both attempts.
-    new_answers: creates empty answers of a row, from its index in the first message and its index in the new one.
+    new_answers: creates empty answers of a row, from its index in the first message and its index in the new message.
     Returns the indices of rows with new answers. Raises ClientGone.
     """
     sources = [message.prompts[row.prompt] for row in message.rows]

@@ -1,4 +1,4 @@
-"""Rows of a translation: for each segment of the texts, what the engine generates, and the answers that it fills."""
+"""The rows of a `Generate` message for a translation, one for each segment of the texts, and their answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SegmentSettings(NamedTuple):
 class SegmentRows:
     """The rows of one request, in the order of its segments.
 
-    step: the last step of the translation. resolved: its maximum number of new tokens, and the seed.
+    step: the last step of the translation. resolved: maximum number of new tokens of that step, and the seed.
     plain, with_terms: settings of segments without and with glossary terms.
     rows, sources, answers: for each segment, its row, the token ids that the model reads, and its answers. The answers
         are empty until tokens arrive.

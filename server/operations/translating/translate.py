@@ -63,8 +63,8 @@ class TranslateSpec:
     """Request for translations of texts. The languages are in `options`.
 
     num_alternatives: number of further translations of each text, from beam search.
-    split_sentences: translate sentence by sentence. None: do so, unless an option describes the whole answer, such as
-        `text_format`.
+    split_sentences: translate sentence by sentence. With None, texts are split unless an option describes the whole
+        answer, such as `text_format`.
     split_at_newlines: a line break ends a sentence. For markup, `markup.split_at_newlines` is used instead.
     model: name of the model; None for the first model that offers the pair of languages.
     markup: how to read texts that are HTML or XML; None for plain text.
@@ -73,8 +73,8 @@ class TranslateSpec:
     formality: `more` or `less` need a model with a prompt for it. Other models ignore `prefer_more` and `prefer_less`.
     quality: report each sentence with its score, and flag translations that are not in the target language.
     glossary_ids: ids of stored glossaries of the request's API key, which replace `glossary`.
-    protect: parts of the texts that are not translated. None: parts that match known patterns, such as addresses,
-        unless an option excludes protected parts.
+    protect: parts of the texts that are not translated. With None, these are parts that match known patterns, such as
+        addresses, unless an option excludes protected parts.
     fails_alone: a failed text is reported in its place of the answer, unless all texts fail. Otherwise one failure
         fails the request.
     """

@@ -245,8 +245,8 @@ def with_continued(message: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
 def continued_text(rendered: str, text: str) -> str:
     """Return a rendered prompt up to the end of the text that `with_continued` has marked.
 
-    text: the marked text. White space at its end stays only if the template keeps white space there, as in
-    `apply_chat_template` of transformers. Raises ChatError if the template has left the text out.
+    text: the marked text. White space at its end stays only if the template keeps white space at the end of a text, as
+        in `apply_chat_template` of transformers. Raises ChatError if the template has left the text out.
     """
     end = rendered.rfind(CONTINUED.strip())
     if end < 0 or text.strip() not in rendered:

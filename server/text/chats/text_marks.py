@@ -68,7 +68,8 @@ class TextMarks:
     def value(self, value: Any) -> Any:
         """Return a JSON value with the special tokens in its strings and member names marked.
 
-        In a list of parts, special tokens that begin in one part's text and end in a later one's are marked too.
+        In a list of parts, special tokens that begin in the text of one part and end in that of a later part are marked
+        too.
         """
         if isinstance(value, str):
             return self._texts([value])[0]
@@ -106,7 +107,7 @@ class TextMarks:
         return self._texts([key])[0] if isinstance(key, str) else key
 
     def _texts(self, texts: list[str]) -> list[str]:
-        """Mark the special tokens in texts, also tokens that begin in one text and end in a later one."""
+        """Mark the special tokens in texts, also tokens that begin in one text and end in a later text."""
         if self._pattern is None:
             return texts
         places: dict[int, set[int]] = {number: set() for number in range(len(texts))}

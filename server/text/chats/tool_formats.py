@@ -191,7 +191,7 @@ def by_marker(template: str) -> ToolFormat | None:
 
 
 def reasoning_markers(template: str) -> tuple[str, str] | None:
-    """Return the texts before and after reasoning that a template's source names; None if it names none.
+    """Return the texts before and after reasoning that a template's source names; None if it has no such texts.
 
     template: the source.
     """

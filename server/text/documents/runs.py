@@ -198,7 +198,7 @@ class RunParagraph:
     def _emit(self, events: Sequence[_Event], at: int = 0) -> _Style | None:
         """Write events into the fragment, from index `at` to the end of the wrapper that contains this event.
 
-        Returns the style of most characters there, which needs no tag; None if there is no text.
+        Returns the style of most characters in these events, which needs no tag; None if they have no text.
         """
         base = _most_common(events, at, _end(events, at))
         current: _Style | None = None

@@ -65,7 +65,7 @@ class TextDocument(Document):
         return "".join(found).encode(self.encoding, "replace")
 
     def shown(self, place: int, translation: str) -> str:
-        """Return the characters that the file has for a translated unit. place: index of the unit."""
+        """Return the characters to write into the file for a translated unit. place: index of the unit."""
         return translation
 
 

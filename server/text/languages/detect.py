@@ -138,9 +138,9 @@ def _with_prior(ranked: Sequence[DetectedLanguage]) -> list[DetectedLanguage]:
 
 
 def _combined(ranked: Sequence[DetectedLanguage], precisely: Sequence[DetectedLanguage]) -> list[DetectedLanguage]:
-    """Return languages in which the precise tables divide the total share of the common languages.
+    """Return the shares of all languages. The precise tables decide how the common languages divide their total share.
 
-    ranked: all languages, by trigrams. precisely: the common languages, by the precise tables.
+    ranked: shares of all languages, by trigrams. precisely: shares of the common languages, by the precise tables.
     """
     known = {detected.language: detected.share for detected in precisely}
     total = sum(detected.share for detected in ranked if detected.language in COMMON_LANGUAGES)

@@ -1,4 +1,4 @@
-"""Read the translations that a checkpoint offers, and the prompt for each language, from the checkpoint's files."""
+"""Read from a checkpoint's files between which languages it translates, and the prompt parts of each language."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Source:
     prefix: text before the source text.
     leading: token ids before the source text.
     trailing: token ids after the source text; None if the tokenizer adds its own special tokens.
-    task: name of the translation in `task_specific_params`; None if it is not from there.
+    task: name of the translation in `task_specific_params`; None for a translation that another file offers.
     """
 
     name: str | None

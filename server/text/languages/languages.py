@@ -43,7 +43,7 @@ _ANY_BY_NAME = "this model takes languages with a two-letter code such as de"
 
 
 class UnknownPair(ValueError):
-    """The checkpoint does not offer this translation.
+    """The checkpoint offers no translation between two languages.
 
     problem: text that says what is wrong. listing: text that names the translations that the checkpoint offers.
     param: name of the wrong request parameter, `source_lang` or `target_lang`.
@@ -210,7 +210,7 @@ class TranslationLanguages:
     def match(self, source: str | None, target: str | None) -> TranslationPrompt:
         """Return the prompt for a pair of language codes, in any notation.
 
-        source, target: a code; may be None if the checkpoint offers only one language there.
+        source, target: language codes. None is allowed on a side for which the checkpoint offers only one language.
         If both codes mean the same language, and the checkpoint knows it, the prompt says to copy the text. Codes of
         one language with different scripts, or with regions between which the checkpoint translates, are translated.
         Raises UnknownPair for a pair that is not offered, is ambiguous, or contains an invalid code.

@@ -254,7 +254,7 @@ def _segments(window: str, language: str) -> list[str]:
 
 
 def _accepted(line: str, places: Iterator[int], language: str) -> Iterator[int]:
-    """Yield the boundaries at which a sentence really ends, moved behind the white space there.
+    """Yield the boundaries at which a sentence really ends, each moved behind the white space that follows it.
 
     places: indices in the line at which sentencex begins a sentence.
     """

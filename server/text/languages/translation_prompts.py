@@ -32,9 +32,11 @@ class InstructionPrompt:
 
     text: the usual prompt.
     chinese: prompt if one of the languages is Chinese; empty to use `text`.
-    with_context: prompt with `{context}`, a text that helps but is not translated; empty if the model takes none.
-    with_formality: prompt with `{formality}`, which becomes `formal` or `informal`; empty if the model takes none.
-    with_tags: prompt for a text with inline tags, `<s1>text</s1>`, which the model repeats; empty if it takes none.
+    with_context: prompt with `{context}`, a text that helps but is not translated; empty if the model takes no context.
+    with_formality: prompt with `{formality}`, which becomes `formal` or `informal`; empty if the model takes no
+        formality.
+    with_tags: prompt for a text with inline tags, `<s1>text</s1>`, which the model repeats; empty if the model takes no
+        tags.
     languages: codes of the languages, in any notation; empty for all languages with a two-letter code.
     centers: each translation is from or to one of these languages; empty for translations between all of `languages`.
     names: English names that differ from those of ISO 639, by code.
@@ -109,7 +111,7 @@ class InstructionPrompt:
         return self in PUBLISHED.values()
 
     def offers(self) -> list[Offer]:
-        """Return the translations between `languages`; empty if the prompt takes all languages."""
+        """Return the pairs of languages that the prompt translates; empty for a prompt for all languages."""
         known = [(code, language) for code in self.languages if (language := parse_language(code)) is not None]
         sides = [
             [pair for pair in known if pair[0] in self.centers],

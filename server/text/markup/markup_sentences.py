@@ -252,7 +252,7 @@ class _SentenceSpan:
 
 
 def _is_mark(character: str) -> bool:
-    """Whether a character is a punctuation mark. Empty for none."""
+    """Whether a character is a punctuation mark or another symbol. False for an empty text."""
     return bool(character) and not character.isalnum() and not character.isspace()
 
 

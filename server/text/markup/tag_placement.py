@@ -250,7 +250,7 @@ class _Placement:
         return best
 
     def _neighbour(self, tag: InlineTag, free: Sequence[Span]) -> Span | None:
-        """Return a word for an element to whose text no word attends; None if no word is free there.
+        """Return a word for an element to whose text no word attends; None if no word beside the gap is free.
 
         The word is beside the gap whose neighbours attend most to the source words around the element.
 

@@ -126,9 +126,9 @@ def _check_components(normalizer: Any, pre_tokenizer: Any, post_processor: Any, 
 
 
 def _check_once(name: str, component: Any) -> None:
-    """Raise TokenizerError if a kind of part that lengthens texts occurs twice in a component.
+    """Raise TokenizerError if two parts of a component that lengthen texts are of the same kind.
 
-    The second one would lengthen the text that the first one has added. name: name of the component, for the message.
+    The second part would lengthen the text that the first part has added. name: name of the component, for the message.
     """
     kinds = [step.get("type") for step in _steps(component)]
     for kind in _ONCE:
@@ -166,9 +166,10 @@ def _check_model(model: _Model) -> None:
 
 
 def _check_prefix(prefix: str, merges: msgspec.Raw) -> None:
-    """Raise TokenizerError if the library would cut more from the second part of a merge than it has.
+    """Raise TokenizerError if the second part of a merge is shorter than the prefix that the library cuts from it.
 
-    The library panics, which writes many lines. prefix: text that it cuts. merges: JSON list of texts or pairs.
+    The library would panic, and write many lines. prefix: text that the library cuts.
+    merges: JSON list of texts or pairs.
     """
     for merge in msgspec.json.decode(merges, type=list[str | list[str]] | None) or ():
         second = merge.split(" ")[-1] if isinstance(merge, str) else merge[-1] if merge else ""
@@ -277,7 +278,7 @@ def _growth(step: Mapping[str, Any]) -> int:
 
 
 def _expression(step: Mapping[str, Any]) -> str | None:
-    """The regular expression of a part of a component; None if it has none."""
+    """The regular expression of a part of a component; None if the part has no expression."""
     pattern = step.get("pattern")
     return pattern.get("Regex") if isinstance(pattern, dict) else None
 

@@ -123,7 +123,7 @@ def _library_model(model: SentencePieceModel, has_symbols: bool) -> models.Model
 
 
 def _character_map(model: SentencePieceModel) -> list[normalizers.Normalizer]:
-    """Return the normalizers that apply the model's character map; empty if it has none.
+    """Return the normalizers that apply the model's character map; empty for a model without a character map.
 
     The library would map "\\r\\n" like "\\r" alone, so an extra normalizer maps this pair first.
     """

@@ -57,7 +57,7 @@ class _ModelParts(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Unusual(ValueError):
-    """A file is valid, but not written as the library writes it."""
+    """A `tokenizer.json` is valid, but has another form than the files that the library writes."""
 
 
 def _itself(item: T) -> T:
@@ -65,14 +65,14 @@ def _itself(item: T) -> T:
 
 
 class _Yielding(list[T]):
-    """A list whose iterator runs Python code for each item."""
+    """A list whose iterator runs Python code for each item, so that other threads get the global lock in between."""
 
     def __iter__(self) -> Iterator[T]:
         return map(_itself, super().__iter__())
 
 
 class _Id:
-    """A token id whose conversion runs Python code."""
+    """A token id whose conversion to an integer runs Python code, so that other threads get the global lock."""
 
     __slots__ = ("_value",)
 
@@ -101,8 +101,8 @@ def unigram(pieces: Iterable[tuple[str, float]], unk_id: int | None, byte_fallba
 def from_json(content: bytes) -> LibraryTokenizer:
     """Build the tokenizer that `Tokenizer.from_buffer` builds from the content of a `tokenizer.json`.
 
-    The library alone reads a file of an unusual form, a file with a fault, for its message, and a Unigram model: its
-    numbers may differ in the last bit from what Python reads.
+    Some files are left to the library: a file of an unusual form; a file with a fault, because the library's message
+    describes it; and a Unigram model, whose numbers Python may read with another last bit.
     """
     try:
         return _from_parts(content)

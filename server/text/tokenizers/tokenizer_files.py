@@ -154,7 +154,7 @@ class TokenizerFiles:
     """The settings of a checkpoint's tokenizer.
 
     kind: the family whose conventions apply (`bert`, `gpt2`, `roberta`, `t5`...); empty for an unknown family.
-    class_name: class of the tokenizer that the files name, else their `model_type`; empty if they name neither.
+    class_name: class of the tokenizer that the files name, else their `model_type`; empty if the files have neither.
     roles: special tokens by role (`bos`, `eos`...). Includes defaults of the kind, which the vocabulary may lack.
     stated_roles: the roles whose token the files name.
     added: added tokens by id.

@@ -207,7 +207,7 @@ def _steps(state: Mapping[str, Any] | None, name: str) -> Iterator[Mapping[str, 
 
 
 def _state(component: Any) -> Mapping[str, Any] | None:
-    """Return a normalizer or pre-tokenizer as its JSON object in `tokenizer.json`. Returns None for None."""
+    """Return the JSON object of a normalizer or pre-tokenizer in `tokenizer.json`; None for a missing component."""
     if component is None:
         return None
     found: Mapping[str, Any] = json.loads(component.__getstate__())

@@ -104,13 +104,15 @@ class BeamGraphs(StepGraphs):
     ) -> ChosenBeams:
         """Replay a step, choose the next beams of its searches, and a token for each other row. Reads nothing.
 
-        batch: as for `launch`. In the first step of some rows, the block tables have the cache slot of each token; in
-            later steps they are empty, [rows, 0]. The token id `-1 - row` then stands for the token, text and score
-            that the last launched step has chosen for a row.
-        filters, uniforms: as for `launch`. Those of beams have no effect.
+        batch: the rows of the step, on the CPU. In the first step of some rows, the block tables have the cache slot of
+            each token; in later steps they are empty, [rows, 0]. The token id `-1 - row` then stands for the token,
+            text and score that the last launched step has chosen for a row.
+        filters: settings of the rows; a temperature of 0 chooses the largest logit. Settings of beams have no effect.
+        uniforms: [rows], float64, in [0, 1): the random number of each row. Numbers of beams have no effect.
         searches: the searches of the step, at least one.
         scores: [rows], float32, in the first step: the sum of log-probabilities of each row; None later.
-        At most two launched steps may be unread, as for `launch`.
+        At most two launched steps may be unread: read the results of a step before the second step after it is
+        launched.
         """
         rows, count = len(filters), max(searches.num_candidates)
         columns = self._write(searches, scores)

@@ -97,7 +97,8 @@ class EncoderGraphs:
 
         batch: on the device of the model; `takes` accepts it.
         slots: cache slots of the tokens, for their cross-attention keys; None to store none.
-        Returns the hidden states as `Transformer.encode` does, in memory that the next step overwrites.
+        Returns the hidden states, [tokens, hidden], or [batch, hidden] if the batch has `output_positions`, in memory
+        that the next step overwrites.
         """
         assert isinstance(batch, EncoderBatch), "`takes` accepts texts only"
         size, count = self._size_of(batch), batch.offsets[-1]

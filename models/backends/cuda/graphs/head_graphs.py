@@ -34,7 +34,7 @@ class HeadGraphs:
         """Replay a pass. Returns None, and computes nothing, if no graph fits it.
 
         batch: on the CPU, without adapters. states: [tokens, hidden], on the device, model dtype.
-        request: as for `DraftHead.decode`.
+        request: asks for the logits of the output rows; None for hidden states only.
         The logits are in memory that the next pass overwrites; the hidden states are not.
         """
         num_outputs = sum(batch.query_lens if batch.output_lens is None else batch.output_lens)

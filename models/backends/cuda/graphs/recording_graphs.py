@@ -25,7 +25,9 @@ MAX_RECORDINGS = 8
 class RecordingGraphs:
     """The captured steps of an encoder of recordings, all of `limits.frames` log-mel frames.
 
-    Arguments as for `EncoderGraphs`. num_mels: values of a frame.
+    store_keys: stores the cross-attention keys of an encoder-decoder, and does nothing for other models.
+    dtype: dtype of the hidden states. device: device of the model. num_mels: values of a frame.
+    limits: limits of the steps. time: limits how many graphs are captured.
     sizes: numbers of tokens for which a step is captured, ascending.
     """
 
@@ -59,7 +61,12 @@ class RecordingGraphs:
         )
 
     def run(self, batch: SourceBatch, slots: Sequence[int] | None = None) -> Tensor:
-        """Replay a step. Arguments and result as for `EncoderGraphs.run`."""
+        """Replay a step.
+
+        batch: recordings, on the device of the model; `takes` accepts them.
+        slots: cache slots of the tokens, for their cross-attention keys; None to store none.
+        Returns the hidden states, [tokens, hidden], in memory that the next step overwrites.
+        """
         assert isinstance(batch, AudioBatch), "`takes` accepts recordings only"
         recordings = len(batch.frame_lengths)
         tokens = recordings * self._limits.text_tokens

@@ -131,7 +131,8 @@ class StepGraphs:
     def launch(self, batch: DecoderBatch, filters: Sequence[Filters], uniforms: NDArray[np.float64]) -> ChosenTokens:
         """Replay a step and choose a token for each row on the device. Reads nothing on the host.
 
-        batch: as for `run`. The token id `-1 - row` is the token that the last launched step has chosen for a row.
+        batch: on the CPU; `takes` accepts its rows, and all of them need logits. The token id `-1 - row` is the token
+            that the last launched step has chosen for a row.
         filters: settings of the rows, not changed later; a temperature of 0 chooses the largest logit. typical_p must
             be 1.
         uniforms: [rows], float64, in [0, 1): the random number of each row.

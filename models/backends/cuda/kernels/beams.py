@@ -29,7 +29,7 @@ def choose_beams(
     num_candidates: int,
     beams: Beams,
 ) -> Tensor:
-    """As `TorchBeams.choose_beams`.
+    """Choose the next beams of each search. `TorchBeams.choose_beams`, the reference, describes arguments and result.
 
     num_candidates: at most MAX_CANDIDATES. A search considers at least two continuations for each of its beams. There
         is one compiled kernel for each power of two from 8.
@@ -63,7 +63,10 @@ def choose_beams(
 
 
 def follow_beams(tables: Tensor, beams: Beams, scores: Tensor, places: Tensor, slots: Tensor, key_lens: Tensor) -> None:
-    """As `TorchBeams.follow_beams`. tables: the last dimension contiguous."""
+    """Update the cache slots of each row. `TorchBeams.follow_beams`, the reference, describes the arguments.
+
+    tables: the last dimension contiguous.
+    """
     rows, width = tables.shape
     tile = power_of_two(rows)
     _follow_kernel[-(-width // _COLUMNS),](

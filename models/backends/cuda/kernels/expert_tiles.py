@@ -78,7 +78,8 @@ def group_by_expert(experts: Tensor, num_experts: int, fixed_order: bool = False
 def pairs_of_tile(order, tile_experts, tile_starts, tile_ends, PAIR_TILE: tl.constexpr):
     """The pairs of the tile that this program computes: the tile with the index `tl.program_id(0)`.
 
-    order, tile_experts, tile_starts, tile_ends: as in `ExpertTiles`.
+    order: the pair at each index of the sorted order. tile_experts, tile_starts, tile_ends: expert of each tile, its
+        first index in the sorted order, and the index after its last.
     Returns three values. int64: the expert of the tile; -1 for an empty tile. [PAIR_TILE], int64: the index of each
     pair. [PAIR_TILE], bool: which pairs exist.
     """

@@ -58,7 +58,8 @@ CHUNK = 4096
 def top_k_of_chunks(logits: Tensor, k: int, with_sum: bool) -> tuple[Tensor, Tensor]:
     """The k largest logits of each chunk. A chunk is `CHUNK` logits of one row; the last chunk may have fewer logits.
 
-    logits: as for `logits_top_k`. with_sum: whether to compute maximum and sum of exponentials of each chunk.
+    logits: [rows, vocab], float32; the last dimension contiguous.
+    with_sum: whether to compute maximum and sum of exponentials of each chunk.
     Returns two tensors:
         [rows, chunks, k], int64: keys in descending order. The upper 32 bits are the sort key of the logit, which
             `numbers_of` converts back. The lower 32 bits contain the id.

@@ -22,12 +22,22 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -
 
 
 def rms_norm_from_one(x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -> Tensor:
-    """RMS norm with the weight `1 + weight`, scaled in float32 too. Arguments as for `rms_norm`."""
+    """RMS norm with the weight `1 + weight`, normalised and scaled in float32.
+
+    x: [..., hidden], the last dimension contiguous. weight: [hidden], dtype of x.
+    out: like x, contiguous: memory for the result; None for new memory.
+    Returns a contiguous tensor like x.
+    """
     return _norm(x, None, weight, None, eps, "rms_from_one", out)[1]
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: Tensor | None = None) -> Tensor:
-    """Layer norm, computed in float32. bias: [hidden] or None; the other arguments as for `rms_norm`."""
+    """Layer norm, computed in float32.
+
+    x: [..., hidden], the last dimension contiguous. weight: [hidden], dtype of x. bias: [hidden] or None.
+    out: like x, contiguous: memory for the result; None for new memory.
+    Returns a contiguous tensor like x.
+    """
     return _norm(x, None, weight, bias, eps, "layer", out)[1]
 
 
@@ -42,7 +52,7 @@ def add_rms_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tens
 
 
 def add_rms_norm_from_one(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Residual sum and its norm: `(x + y, rms_norm_from_one(x + y))`. Arguments as for `add_rms_norm`."""
+    """Residual sum and its norm: `(x + y, rms_norm_from_one(x + y))`. x, y: [tokens, hidden], of the same dtype."""
     return _norm(x, y, weight, None, eps, "rms_from_one")
 
 

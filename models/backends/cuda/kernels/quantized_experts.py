@@ -80,7 +80,7 @@ def multiply_pairs(
 
 
 def _tiles(x: Tensor | RoundedRows, weight: ByteMatrix | Int4Matrix, pairs: int) -> Tiles:
-    """Tile sizes, warps and stages of the kernel. pairs: number of pairs in a tile."""
+    """Tile sizes, warps and stages of the kernel. pairs: pairs of row and expert in a tile."""
     has_few_pairs, is_int4 = pairs == SMALLEST_TILE, isinstance(weight, Int4Matrix)
     if not isinstance(x, Tensor):
         # Compiled, and not tuned on a device. More features would need more registers than there are.

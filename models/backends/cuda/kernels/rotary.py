@@ -74,7 +74,8 @@ def rotate_and_store(
 
     x: [tokens, heads + kv_heads, head_dim]: queries, then keys. value: [tokens, kv_heads, value_dim]. The last
         dimension of both is contiguous; tokens and heads have any stride.
-    key_cache, value_cache, slots: as for `write_slots`.
+    key_cache, value_cache: [blocks, block_size, kv_heads, head_dim or value_dim], contiguous.
+    slots: [tokens], int64: `block * block_size + offset`. A token with a negative slot is not stored.
     Returns the rotated queries, [tokens, heads, head_dim], contiguous.
     """
     (tokens, both, head_dim), (_, kv_heads, value_dim) = x.shape, value.shape

@@ -42,7 +42,7 @@ class CacheCodes(NamedTuple):
 def write_rounded_slots(
     key_cache: RoundedSlots, value_cache: RoundedSlots, slots: Tensor, key: Tensor, value: Tensor
 ) -> None:
-    """Round new keys and values as `quantize_heads` does, and store them in a paged cache.
+    """Round new keys and values with one scale per token and head, and store them in a paged cache.
 
     key_cache, value_cache: both in the same dtype. They may be the same slots.
     slots: [tokens], int64: `block * block_size + offset`. A token with a negative slot is not stored.

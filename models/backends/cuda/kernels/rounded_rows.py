@@ -38,7 +38,7 @@ LARGEST = {("int8", 1): 127.0, ("int8", 2): 16256.0, ("fp8", 1): 448.0}
 
 
 def round_rows(x: Tensor, kind: str, terms: int = 1) -> RoundedRows:
-    """Round rows as `models.backends.torch.quantization.round_rows` does.
+    """Round the input rows of a product, with one scale for each group of `GROUP` inputs.
 
     x: [rows, in], float16, bfloat16 or float32, the last dimension contiguous.
     kind: "int8" or "fp8". terms: number of codes per number.

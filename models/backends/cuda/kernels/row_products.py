@@ -23,7 +23,11 @@ def dense_row(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Te
 
 
 def byte_row(x: Tensor, weight: ByteMatrix, bias: Tensor | None, out: Tensor) -> Tensor:
-    """`x W^T + b` with a weight of 8 bits. x, bias, out and result as for `dense_row`."""
+    """`x W^T + b` with a weight of 8 bits and sums in float32. Returns `out`.
+
+    x: [1, in]. bias: [out] or None. Both are contiguous and have float dtypes.
+    out: [1, out], contiguous, any float dtype: memory for the result.
+    """
     columns, inputs = weight.codes.shape
     if weight.group >= inputs:
         return _multiply(x, weight.codes, weight, bias, out)
@@ -55,7 +59,8 @@ def _multiply(x: Tensor, weight: Tensor, matrix: ByteMatrix | None, bias: Tensor
 
     weight: [out, in]: the float weight, or the codes of `matrix`.
     matrix: the weight of 8 bits; None for a float weight.
-    x, bias, out: as for `dense_row`.
+    x: [1, in]. bias: [out] or None. Both are contiguous and have float dtypes.
+    out: [1, out], contiguous, any float dtype: memory for the result.
     """
     columns, inputs = weight.shape
     kind = "" if matrix is None else matrix.kind
@@ -80,7 +85,11 @@ def _multiply(x: Tensor, weight: Tensor, matrix: ByteMatrix | None, bias: Tensor
 
 
 def int4_row(x: Tensor, weight: Int4Matrix, bias: Tensor | None, out: Tensor) -> Tensor:
-    """`x W^T + b` with a weight of 4 bits. x, bias, out and result as for `dense_row`."""
+    """`x W^T + b` with a weight of 4 bits and sums in float32. Returns `out`.
+
+    x: [1, in]. bias: [out] or None. Both are contiguous and have float dtypes.
+    out: [1, out], contiguous, any float dtype: memory for the result.
+    """
     columns, inputs = weight.codes.shape[0], x.shape[1]
     if columns:
         _int4_row_kernel[(-(-columns // _COLUMNS),)](

@@ -134,7 +134,7 @@ class AnthropicThread(ChatObject):
 
 
 class AnthropicCountBody(TimedBody):
-    """Body of `POST /v1/messages/count_tokens`: the fields that it has in common with `/v1/messages`."""
+    """Body of `POST /v1/messages/count_tokens`. `POST /v1/messages` has all of these fields too."""
 
     messages: Annotated[list[AnthropicTurn], Field(min_length=1)]
     system: TextBlocks | None = None
@@ -212,7 +212,7 @@ class AnthropicCountBody(TimedBody):
         return GenerationOptions(text_format=self._text_format())
 
     def _text_format(self) -> TextFormat | None:
-        """Format of the answer, or None for free text. Raises InvalidRequest if both of its two fields are set."""
+        """Format of the answer; None for free text. Raises InvalidRequest if two fields of the body set a format."""
         output = self.output_config and self.output_config.format
         if output and self.output_format:
             raise InvalidRequest(

@@ -45,7 +45,7 @@ def _find(state: State, request: Request) -> StoredGlossary:
 
 
 def _first_dictionary(glossary: StoredGlossary) -> tuple[Pair, dict[str, str]]:
-    """The dictionary that version 2 shows of a glossary. Raises NotFound if all dictionaries have been deleted."""
+    """The first dictionary of a glossary, the one that version 2 of the API shows. Raises NotFound if there is none."""
     if not glossary.dictionaries:
         raise NotFound("the glossary has no dictionary; `/v3/glossaries` can add one")
     return next(iter(glossary.dictionaries.items()))

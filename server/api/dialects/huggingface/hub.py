@@ -1,6 +1,7 @@
 """The hub's tasks on one URL: `POST /models/{model}`, and `POST /` for the default model.
 
-`huggingface_hub.InferenceClient(model=URL)` sends every task there. The fields of the body select the task. If they
+`huggingface_hub.InferenceClient(model=URL)` sends every task to that URL. The fields of the body select the task. If
+they
 fit several tasks, the model's abilities decide. The path `/models/{model}/pipeline/{task}` names the task directly.
 """
 

@@ -79,7 +79,7 @@ async def _put(state: State, request: Request, body: None) -> dict[str, Any]:
 
 
 async def _model(state: State, name: str | None) -> ServedModel:
-    """The model that a set belongs to: the model with the name, or the first one that generates text if `name` is None.
+    """The model that a set belongs to: the model called `name`, or the first model that generates text for None.
 
     For the name of an adapter, it is the model that the adapter changes.
     """

@@ -138,7 +138,7 @@ class OllamaSpec:
 
     chat: the request as a chat, or None for a raw prompt.
     plain: the request as a prompt, for a model without chat template; None if the request needs a template.
-    num_ctx: context length that the client asks for, in tokens; 0 for none.
+    num_ctx: context length that the client asks for, in tokens; 0 if it does not ask for a length.
     unloads: the request only unloads the model, so it does not load the model first.
     """
 

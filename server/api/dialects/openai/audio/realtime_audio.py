@@ -58,7 +58,8 @@ class AudioBuffer:
         """Change the settings.
 
         The detector of turns starts again, unless its settings and the audio format stay the same.
-        is_same_format: whether the audio format stays the same. are_same_turns: whether the detection of turns does.
+        is_same_format: whether the audio format stays the same. are_same_turns: whether the settings of the turn
+            detector stay the same.
         Raises InvalidRequest if the format changes while the buffer contains audio.
         """
         if not is_same_format and self.pcm:

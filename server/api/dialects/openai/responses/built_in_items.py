@@ -41,7 +41,7 @@ def _object(value: Any) -> Mapping[str, Any]:
 
 
 def _call_id(item: Mapping[str, Any]) -> str:
-    """The id of a call: `call_id`, or the item's `id` if the tool ran on OpenAI's servers. Empty if it has neither."""
+    """The id of a call: `call_id`, or the item's `id` if the tool ran on OpenAI's servers. Empty without both."""
     return next((call_id for call_id in (item.get("call_id"), item.get("id")) if isinstance(call_id, str)), "")
 
 
