@@ -92,7 +92,7 @@ test-published: $(DEV)  ## Compare published tokenizers, templates and weights w
 	@$(BIN)/python -m tests.published.fetch build/published
 	@$(BIN)/python -m pytest tests/published $(ARGS)
 
-test-ray: $(RAY)  ## Run the tests on a Ray cluster of two nodes on this machine (three minutes on two cores)
+test-ray: $(RAY)  ## Run the tests on a Ray cluster of two nodes on this machine (five minutes on two cores)
 	@$(BIN)/python -m pytest tests/ray $(ARGS)
 
 # These clients ask for other versions of our own dependencies, so they have an environment of their own.

@@ -19,6 +19,8 @@ BANDS = 16
 """Number of bands to which the mel bands are averaged. Wide bands make the level of noise steady."""
 SMOOTHED_FRAMES = FRAMES_PER_SECOND // 5
 """Number of frames over which levels are averaged (0.2 s)."""
+PART_FRAMES = 16_384
+"""Number of frames whose levels are smoothed in one call. NumPy keeps Python's lock during a cumulative sum."""
 FLOOR_PERCENT = 10
 MIN_RISE_DB = 1.5
 """Smallest rise of speech over the noise floors, as the mean of the bands. White and brown noise reach 1.4 dB within a
@@ -96,10 +98,18 @@ def kept_spans(speech: list[Span], num_frames: int, min_silence_frames: int, pad
 
 def _smoothed(frames: Frames) -> NDArray[np.float64]:
     """Level of each band in dB, averaged over the frames around each frame: [frames, BANDS], float64."""
-    count = len(frames)
-    levels = frames.reshape(count, BANDS, -1).mean(axis=2, dtype=np.float64) * _DB_PER_UNIT - _DB_PER_UNIT
+    starts = range(0, len(frames), PART_FRAMES)
+    parts = [_smoothed_part(frames, start, min(start + PART_FRAMES, len(frames))) for start in starts]
+    return np.concatenate(parts) if parts else np.zeros((0, BANDS))
+
+
+def _smoothed_part(frames: Frames, start: int, end: int) -> NDArray[np.float64]:
+    """The part of the smoothed levels for the frames from `start` to `end - 1`."""
+    first, last = max(start - SMOOTHED_FRAMES // 2, 0), min(end + SMOOTHED_FRAMES // 2, len(frames))
+    read = frames[first:last]
+    levels = read.reshape(len(read), BANDS, -1).mean(axis=2, dtype=np.float64) * _DB_PER_UNIT - _DB_PER_UNIT
     sums = np.concatenate([np.zeros((1, BANDS)), np.cumsum(levels, axis=0)])
-    places = np.arange(count)
-    begin = np.maximum(places - SMOOTHED_FRAMES // 2, 0)
-    end = np.minimum(places + SMOOTHED_FRAMES // 2 + 1, count)
-    return np.asarray((sums[end] - sums[begin]) / (end - begin)[:, None], dtype=np.float64)
+    places = np.arange(start - first, end - first)
+    begins = np.maximum(places - SMOOTHED_FRAMES // 2, 0)
+    ends = np.minimum(places + SMOOTHED_FRAMES // 2 + 1, len(read))
+    return np.asarray((sums[ends] - sums[begins]) / (ends - begins)[:, None], dtype=np.float64)

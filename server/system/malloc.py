@@ -24,7 +24,7 @@ _MAX_HEAPS = 2
 
 The threads of the HTTP process hold Python's lock most of the time, so that they seldom wait for a heap.
 """
-_MAPPED_BYTES, _KEPT_BYTES = 1 << 20, 4 << 20
+_MAPPED_BYTES, _KEPT_BYTES = 4 << 20, 8 << 20
 
 
 def share_heaps() -> None:

@@ -111,10 +111,25 @@ def test_text_is_released_in_order_for_any_order_of_arrival(tmp_path) -> None:
         ("> - [x] The dog. The cat.", ["", "The dog.", "The cat."]),
         ("## The dog", ["", "The dog"]),
         ("The dog - a cat.", ["The dog - a cat."]),
+        ("The dog. - The cat.", ["The dog.", "", "The cat."]),
+        ("The dog! – The cat? — A mouse.", ["The dog!", "", "The cat?", "", "A mouse."]),
+        ("The dog. * The cat. · A mouse.", ["The dog.", "", "The cat.", "", "A mouse."]),
+        ("The dog. • The cat. -- A mouse.", ["The dog.", "", "The cat.", "", "A mouse."]),
+        ("The dog.\u00a0* * * The cat.", ["The dog.", "", "The cat."]),
+        ("- The dog. - The cat.\n- A mouse.", ["", "The dog.", "", "The cat.", "", "A mouse."]),
+        ("—¡Hola! —Adiós.", ["", "¡Hola!", "", "Adiós."]),
+        ("— Tak. — powiedział.", ["", "Tak. — powiedział."]),
+        ("The dog. -5 is cold. The end. -", ["The dog.", "-5 is cold.", "The end."]),
+        ("1. The dog. 2. The cat.", ["", "The dog.", "", "The cat."]),
+        ("(a) The dog. (b) The cat.", ["", "The dog.", "", "The cat."]),
+        ("The dog. (1) The cat.", ["The dog.", "(1) The cat."]),
+        ("[x] The dog. [ ] The cat.", ["", "The dog.", "", "The cat."]),
+        ("・犬\n・猫。", ["", "犬", "", "猫。"]),
+        ("彼は来た。——彼女は去った。", ["彼は来た。", "", "彼女は去った。"]),
         ("-5 dogs", ["-5 dogs"]),
     ],
 )
 def test_markers_of_lists_and_headings_are_not_translated(text: str, expected: list[str]) -> None:
-    found = split(text, "fr", bool)
+    found = split(text, "ja" if text.endswith("。") else "fr", bool)
     assert [part.text for part in found] == expected
     assert "".join(part.text + part.separator for part in found) == text

@@ -174,7 +174,7 @@ def running_cluster(directory: Path, min_replicas: int = 1, **arguments: Any) ->
         cluster.shutdown()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
     with running_cluster(tmp_path_factory.mktemp("ray")) as running:
         yield running

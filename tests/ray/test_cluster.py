@@ -69,7 +69,7 @@ def test_keys_errors_and_request_ids_are_as_without_ray(cluster: RunningCluster)
     missing = cluster.get("/nothing", headers=cluster.headers | {"x-request-id": "mine"})
     assert (missing.status_code, missing.json()["error"]["request_id"]) == (404, "mine")
     assert missing.headers.get_list("x-request-id") == ["mine"]
-    large = httpx.post(cluster.url + "/v1/chat/completions", content=b"x" * (3 << 20), headers=cluster.headers)
+    large = cluster.post("/generate", {"prompt": "x" * (3 << 20)})
     assert (large.status_code, large.json()["error"]["code"]) == (413, "body_too_large")
     assert large.headers.get_list("x-request-id") == [large.json()["error"]["request_id"]]
     invalid = cluster.post("/generate", {"prompt": 1})
@@ -84,7 +84,7 @@ def test_a_dead_worker_is_replaced_inside_its_replica(cluster: RunningCluster) -
     eventually(lambda: cluster.metric("triptych_worker_restarts_total") > restarts)
     # The request waits for the next worker.
     assert cluster.post("/generate", STORY | {"max_new_tokens": 5}).status_code == 200
-    assert cluster.replica_processes() == [replica]
+    assert replica in cluster.replica_processes()
     assert len(engine_workers(replica)) == 1
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 
 import httpx
 import pytest
 
-from tests.ray.conftest import RunningCluster
+from tests.ray.conftest import RunningCluster, engine_workers
 from tests.waiting import HANG_SECONDS, eventually, open_request
 from tests.wire.test_hostile import CANARY, HOSTILE
 
@@ -55,3 +56,27 @@ def test_a_dear_request_that_is_given_up_leaves_nothing(cluster: RunningCluster)
         eventually(lambda: cluster.metric("triptych_requests_running") > 0)
     eventually(lambda: cluster.metric("triptych_requests_running") + cluster.metric("triptych_requests_waiting") == 0)
     assert cluster.post("/v1/completions", SHORT).status_code == 200
+
+
+def test_a_short_request_is_answered_while_a_dear_one_runs(cluster: RunningCluster) -> None:
+    body = DEAR | {"max_tokens": 100, "ignore_eos": True}
+    with open_request(cluster.url + "/v1/completions", json=body, headers=cluster.headers):
+        eventually(lambda: cluster.metric("triptych_requests_running") > 0)
+        assert cluster.post("/v1/completions", SHORT).status_code == 200
+        assert cluster.post("/embed", {"inputs": ["a cat"]}).status_code == 200
+        assert cluster.metric("triptych_requests_running") > 0, "the dear request ended first"
+    eventually(lambda: cluster.metric("triptych_requests_running") + cluster.metric("triptych_requests_waiting") == 0)
+
+
+def test_a_stopped_worker_is_replaced_inside_its_replica(cluster: RunningCluster) -> None:
+    replicas = cluster.replica_processes()
+    (worker,) = engine_workers(replicas[0])
+    restarts = cluster.metric("triptych_worker_restarts_total")
+    worker.send_signal(signal.SIGSTOP)
+    # A request that the stopped worker received fails when the worker is replaced. A later request waits for the next
+    # worker.
+    answer = cluster.post("/v1/completions", SHORT)
+    assert answer.status_code in (200, 500, 503), answer.text
+    eventually(lambda: cluster.metric("triptych_worker_restarts_total") > restarts)
+    assert cluster.post("/v1/completions", SHORT).status_code == 200
+    assert replicas[0] in cluster.replica_processes()

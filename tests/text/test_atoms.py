@@ -109,6 +109,31 @@ def test_the_mark_of_a_note_stays_behind_its_word(note: str) -> None:
     assert found.count(note) == 1 and f" {note}" not in found
 
 
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        ("<p>We like the<br>red house.</p>", "<p>Nous aimons la maison<br>rouge.</p>"),
+        ("<p>We like the <br/> red house.</p>", "<p>Nous aimons la maison <br/> rouge.</p>"),
+        ("<p>We like the<img><br><br>red house.</p>", "<p>Nous aimons la maison<img><br><br>rouge.</p>"),
+        ("<p>We like<br>the<br>red house.</p>", "<p>Nous aimons<br>la maison<br>rouge.</p>"),
+        ("<p>We like <b>the<br>red house</b>.</p>", "<p>Nous aimons <b>la maison<br>rouge</b>.</p>"),
+        ("<p><br>We like the red house.<br></p>", "<p><br>Nous aimons la maison rouge.<br></p>"),
+    ],
+)
+def test_a_line_break_separates_words_without_white_space(document: str, expected: str) -> None:
+    options = MarkupOptions("html", non_splitting_tags=frozenset({"br"}))
+    assert rendered(document, FRENCH, RED, options) == expected
+
+
+def test_the_model_reads_a_space_for_a_line_break() -> None:
+    options = MarkupOptions("html", non_splitting_tags=frozenset({"br"}))
+    document = "<p>One<br>two.<br>Three <img><br>four. <code><br></code> Five.</p>"
+    found = sentences(document, options, lambda text: [(s.text, s.separator) for s in split(text, "fr", bool)], bool)
+    texts = [part.text for part in found if isinstance(part, MarkedSentence)]
+    assert texts == ["One two.", "Three four.", "Five."]
+    assert "".join(part if isinstance(part, str) else part.raw for part in found) == document
+
+
 def test_two_atoms_keep_the_space_between_them() -> None:
     for between in (" ", "", "\n", "  "):
         pair = f"{ICON}{between}<img>"

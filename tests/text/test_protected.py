@@ -20,6 +20,7 @@ from server.text.markup.markup import parse
 from server.text.markup.markup_options import MarkupOptions
 from server.text.markup.markup_sentences import sentences
 from server.text.markup.protected import Protection, numbers_differ
+from server.text.markup.protected_patterns import HINT, HINT_CHARACTERS, PATTERNS, PartPattern
 from server.text.markup.tag_placement import TokenAlignment
 
 KNOWN = Protection(patterns=True)
@@ -40,6 +41,8 @@ HTTPS://EXAMPLE.COM/A Http://Example.com WWW.EXAMPLE.COM ssh://git@host/x.git s3
 https://en.wikipedia.org/wiki/Foo_(bar) https://example.com/a_(b)_(c)?q=[x]#f https://例え.jp/パス https://a.org/wiki/北京
 git@github.com:owner/repo.git first.last+tag@sub.example.co.uk O'Neil@example.com example.com example.com/path?x=1
 bit.ly/abc 192.168.1.0/24 192.168.0.1:8080 550e8400-e29b-41d4-a716-446655440000 ``a`b`` ```a``b``` #1stPlace #2024Goals
+{0!r} {0.name}
+{1[key]:>10} @{user} $x^2$ $\\alpha_1$ $$x^2$$ %1% %%1 [^1] @me@mastodon.social 10.1000/182
 @user-name @angular/core 1️⃣2️⃣ 🔟 🇫🇷🇩🇪 👨‍👩‍👧‍👦 👩🏽‍💻 🏴󠁧󠁢󠁳󠁣󠁴󠁿 ❤️‍🔥 🫠 • ‣ † ※ ℹ️ \ue001 \\\\server\\share
 \\u00e9 foo() foo.bar() MAX_SIZE max_new_tokens
 --no-cache --name=value C:\\Users\\me\\a.txt
@@ -92,6 +95,7 @@ PLAIN = [
     "半額50%OFF、100%天然、男/女/其他、时间:下午",
     "20% off; 100% d'accord; 5 % der Leute",
     "No --dijo Juan-- y se fue. Yes--no.",
+    "It costs $5 = 4 €, then $6; 3 · 4 = 12 and F = m · a; p. 10.5/2 and 10.1.2024, x^2 [^ ]",
     "He came (or not). The end () of it {a, b}.",
     "Dr. no. u.s. e.g./i.e. w/o/else a.b.c",
 ]
@@ -157,9 +161,52 @@ def test_a_known_part_is_found_as_it_is(part: str) -> None:
         assert KNOWN.may_apply(text)
 
 
+@pytest.mark.parametrize("kind", PATTERNS, ids=lambda kind: kind.name)
+def test_each_kind_of_the_table_finds_its_example(kind: PartPattern) -> None:
+    assert re.fullmatch(kind.pattern, kind.example, re.VERBOSE | re.DOTALL)
+    for text in (kind.example, f"The {kind.example} house."):
+        assert [text[start:end] for start, end in KNOWN.spans(text)] == [kind.example]
+        hint = HINT.search(text)
+        assert hint is not None and len(hint[0]) <= HINT_CHARACTERS
+
+
+def test_no_kind_is_hidden_by_another() -> None:
+    """Each example is found by its own row of the table, and not by a row above it."""
+    named = re.compile("|".join(f"(?P<{kind.name}>{kind.pattern})" for kind in PATTERNS), re.VERBOSE | re.DOTALL)
+    for kind in PATTERNS:
+        found = named.search(f"The {kind.example} house.")
+        assert found is not None and found[kind.name] == kind.example, kind.name
+
+
 @pytest.mark.parametrize("text", PLAIN)
 def test_prose_is_not_protected(text: str) -> None:
     assert list(KNOWN.spans(text)) == []
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "parts"),
+    [
+        ("tr", "Fiyatlar %50 arttı.", []),
+        ("tr", "Enflasyon %1 ile %50 arasında, %12'lik artış.", []),
+        ("tr", "Kâr %1,5 arttı; %1-2 bekleniyor.", []),
+        ("tr", "Pil %5, disk %100 dolu ({name}).", ["{name}"]),
+        ("tr", "%1 dosya silindi.", ["%1"]),
+        ("tr", "%1'den %2'ye %3 dosya", ["%1", "%2", "%3"]),
+        ("tr", "%2$s için %1$d dosya, %s ve %d, %L1, %5d", ["%2$s", "%1$d", "%s", "%d", "%L1", "%5d"]),
+        ("tr", "Oran %.1f, %50", ["%.1f"]),
+        ("tr", '<a href="x?q=%20y">%1</a> dosya', ['<a href="x?q=%20y">', "%1", "</a>"]),
+        ("eu", "Biztanleen %10a eta %25eko igoera.", []),
+        ("eu", "%50 igo da", []),
+        ("ku", "Ji %30 zêdetir", []),
+        ("ar", "خصم %50 على كل شيء", []),
+        ("he", "הנחה של %20 היום", []),
+        ("en", "%50 and %20", ["%50", "%20"]),
+        (None, "%50", ["%50"]),
+    ],
+)
+def test_a_percent_sign_before_a_number(language: str | None, text: str, parts: list[str]) -> None:
+    """A percentage in Turkish, Basque, Kurdish...; a placeholder of Qt if the numbers are 1, 2, 3 without gaps."""
+    assert [text[start:end] for start, end in KNOWN.in_text(text, language).spans(text)] == parts
 
 
 def test_terms_are_found_as_whole_words() -> None:
@@ -213,6 +260,15 @@ def test_terms_are_found_as_whole_words() -> None:
         "12345678-1234-",
         "中a@",
         "%Y-",
+        "$a=",
+        "$$a",
+        "$a",
+        "10.1234/",
+        "@a@b.",
+        "[^a",
+        "aa · ",
+        "%1%",
+        "{0.a",
         "{ ",
     ],
 )
@@ -273,6 +329,12 @@ def rendered(
         ("Hi {{ user.name }}.", "HI {{ user.name }}."),
         ("I am here 😀 The dog runs.", "I AM HERE 😀 THE DOG RUNS."),
         ("Soft cotton • Made in Italy", "SOFT COTTON • MADE IN ITALY"),
+        ("Soft cotton · Made in Italy", "SOFT COTTON · MADE IN ITALY"),
+        ("The dog {x} runs. - The cat {y} sleeps.", "THE DOG {x} RUNS. - THE CAT {y} SLEEPS."),
+        ("Hi {name}! {n} items left.", "HI {name}! {n} ITEMS LEFT."),
+        ("One is small. - {x} is blue. - {y}", "ONE IS SMALL. - {x} IS BLUE. - {y}"),
+        ("Yes. — No {a}. —", "YES. — NO {a}. —"),
+        ("One<br>two and<br/>three {a}{b}.", "ONE<br>TWO AND<br/>THREE {a}{b}."),
     ],
 )
 def test_parts_keep_their_place_and_their_white_space(text: str, expected: str) -> None:
@@ -299,6 +361,30 @@ def test_symbols_between_sentences_end_the_first_one(text: str, expected: list[s
     assert [" ".join(part.text.split()) for part in found if not isinstance(part, str)] == [
         " ".join(part.split()) for part in expected
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Hi {name}! {n} items left.", ["Hi!", "items left."]),
+        ("{a} and {b}. {c} is new.", ["and.", "is new."]),
+        ("{a}{b} is. {a} {b} are.", ["is.", "are."]),
+        ("Use `a.b`. `c` is new.", ["Use.", "is new."]),
+        ("Dr. {name} is here. Mr. {name} too.", ["Dr. is here.", "Mr. too."]),
+        ("See e.g. {x} and p. %d. Then go.", ["See e.g. and p..", "Then go."]),
+        ("Visit https://a.org/x. it is good.", ["Visit. it is good."]),
+        ("{n}個。{m}個です。", ["個。", "個です。"]),
+        ("One <b> two. <i> three", ["One two. three"]),
+    ],
+)
+def test_a_placeholder_counts_as_a_word_where_sentences_end(text: str, expected: list[str]) -> None:
+    def split_text(part: str) -> list[tuple[str, str]]:
+        return [(sentence.text, sentence.separator) for sentence in split(part, "fr", bool, source="en")]
+
+    options = MarkupOptions("text", protection=KNOWN, split_at_newlines=True)
+    found = sentences(text, options, split_text, bool)
+    assert [part.text for part in found if not isinstance(part, str)] == expected
+    assert "".join(part if isinstance(part, str) else part.raw for part in found) == text
 
 
 def test_parts_follow_the_words_around_them() -> None:

@@ -84,6 +84,21 @@ def test_an_image_goes_before_the_word_that_followed_it() -> None:
     assert placed(image) == "Nous aimons la maison <img>rouge ."
 
 
+def test_line_breaks_keep_their_order() -> None:
+    """The model's attention swaps the words around two line breaks. Images move with their words."""
+    places = SOURCE.index("like"), SOURCE.index("house")
+    swapped = attention({**WORDS, "aimons": "house", "maison": "like"})
+    for first, second, expected in (
+        ('<br id="0"/>', '<br id="1"/>', 'Nous<br id="0"/>aimons la<br id="1"/>maison rouge .'),
+        ("<img>", "<hr>", "Nous <hr> aimons la <img> maison rouge ."),
+    ):
+        tags = [
+            InlineTag(place, place, name, is_atom=True, space_before="id" not in name, space_after="id" not in name)
+            for place, name in zip(places, (first, second), strict=True)
+        ]
+        assert placed(*tags, alignment=swapped) == expected
+
+
 def test_untranslated_text_replaces_its_words_or_their_translation() -> None:
     code = InlineTag(SOURCE.index("red"), SOURCE.index("red") + 3, "<code>red</code>", is_atom=True)
     assert placed(code) == "Nous aimons la maison <code>red</code> ."

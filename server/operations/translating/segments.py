@@ -19,7 +19,7 @@ from server.operations.generating.generated_text import AttentionMatrix, Generat
 from server.operations.translating.loops import is_loop
 from server.operations.translating.pivot_text import PivotText
 from server.text.languages.language_codes import parse_language
-from server.text.languages.sentences import SENTENCE_ENDS, Sentence, split_sentences
+from server.text.languages.sentences import LIST_ITEM, SENTENCE_ENDS, Sentence, is_next_item, split_sentences
 from server.text.markup.protected import SYMBOL, numbers_differ
 from server.word_bounds import UNSPACED as UNSPACED_CHARACTER
 
@@ -30,8 +30,14 @@ UNSPACED = frozenset({"zh", "ja", "th", "lo", "km", "my", "yue"})
 _NEWLINES = re.compile(r"[\r\n]+")
 _WRAP = re.compile(r"(?<![\r\n])(?:\r\n|\r|\n)(?![^\S\r\n]*[\r\n])")
 """Pattern for a line break that no other line break precedes, and no empty line follows."""
-_MARKER = re.compile(r"(?:(?:[-–—*+>#•‣◦·]{1,6}|\(?(?:\d{1,3}|[A-Za-z])\)|\[[ xX]?\])[ \t]+)+(?=\S)")
+_TOUCHING = r"[—―]{1,2}(?=[\w¿¡])|[・･]\s?(?=\S)"
+"""Expression of marks without white space after them: the dash before speech, as in Spanish, and a Japanese bullet."""
+_MARKER = re.compile(rf"(?:(?:[-–—*+>#•‣◦·]{{1,6}}|\(?(?:\d{{1,3}}|[A-Za-z])\)|\[[ xX]?\])[ \t]+)+(?=\S)|{_TOUCHING}")
 """Markers at the start of a line: - or * of a list, > of a quotation, # of a heading, a) and (1), [x] of a task."""
+_MARK = re.compile(rf"(?:(?:[-–—―*+>#~=/|•‣◦·]{{1,6}}|\[[ xX]?\])[ \t\u00a0\u202f]+)+(?=\S)|{_TOUCHING}")
+"""Marks before a sentence on the same line as the one before it: a dash, an asterisk, a bullet."""
+_LAST_MARK = re.compile(r"(?<=[.!?…。！？])[ \t\u00a0\u202f]+[-–—―*+#~•‣◦·]{1,6}$")
+"""Such marks after the last sentence of a line."""
 _NUMBERED = re.compile(r"(?:\d{1,3}|[A-Za-z])\.[ \t]+(?=\S)")
 """Markers of a list whose items are numbered with a full stop."""
 _PAUSE = re.compile(r"[,;:،、，；]\s*|\s+")
@@ -292,20 +298,30 @@ def split(
 
 
 def _without_markers(sentences: Sequence[Sentence]) -> Iterator[Sentence]:
-    """Separate the marker of a list item, quotation or heading at the start of a line from its sentence.
+    """Separate the marker of a list item, quotation or heading from its sentence.
 
-    Models drop such markers, or translate them as words. A number with a full stop is a marker only in a list.
+    Models drop such markers, or translate them as words. A number with a full stop is a marker only in a list. Inside a
+    line, dashes and bullets count, and a label that follows the last one: (2) after (1).
     """
     begins_line = True
+    last_label: re.Match[str] | None = None
     starts = [sentence.text for sentence in sentences]
     is_list = sum(_NUMBERED.match(text) is not None for text in starts) > 1
     for sentence in sentences:
-        marker = (_NUMBERED.match(sentence.text) if is_list else None) or _MARKER.match(sentence.text)
-        if begins_line and marker is not None:
-            yield Sentence("", marker[0])
-            yield Sentence(sentence.text[marker.end() :], sentence.separator)
+        label = LIST_ITEM.match(sentence.text)
+        if begins_line:
+            marker = (_NUMBERED.match(sentence.text) if is_list else None) or _MARKER.match(sentence.text)
+            last_label = None if marker is None else label
+        elif label is not None and last_label is not None and is_next_item(last_label, label):
+            marker = last_label = label
         else:
-            yield sentence
+            marker = _MARK.match(sentence.text)
+        start = marker.end() if marker is not None else 0
+        if marker is not None:
+            yield Sentence("", marker[0])
+        last = _LAST_MARK.search(sentence.text, start)
+        end = last.start() if last is not None else len(sentence.text)
+        yield Sentence(sentence.text[start:end], sentence.text[end:] + sentence.separator)
         begins_line = "\n" in sentence.separator if sentence.text else begins_line
 
 

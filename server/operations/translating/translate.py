@@ -45,6 +45,7 @@ from server.operations.translating.translation_models import (
 )
 from server.operations.translating.wrong_language import mark_wrong_languages
 from server.system.loop_iterations import next_iteration
+from server.text.languages.language_codes import parse_language
 from server.text.markup.markup_options import MarkupOptions
 from server.text.markup.protected import Protection
 from server.text.markup.shown_tags import TAG_CHARACTERS, can_be_shown
@@ -365,10 +366,11 @@ async def _split(runtime: Runtime, call: Call, path: TranslationPath, spec: Tran
         return segments.split(text, target, fits, spec.split_at_newlines, source)
 
     markup = spec.markup or MarkupOptions("text", split_at_newlines=spec.split_at_newlines or not spec.splits)
-    markup = replace(markup, protection=protection)
+    read = parse_language(source or "")
 
     def split_one(text: str, is_marked: bool) -> list[Segment]:
-        found = split_markup(text, markup, split, fits) if is_marked else split(text)
+        own = replace(markup, protection=protection.in_text(text, read.language if read else None))
+        found = split_markup(text, own, split, fits) if is_marked else split(text)
         for segment in found:
             segment.is_instructed = path.is_instructed
             if isinstance(segment, MarkedSegment):

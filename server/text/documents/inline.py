@@ -1,7 +1,12 @@
 """Text with inline formatting, as an XML fragment, so that the formatting is kept by the translation of markup.
 
-`<g id="0">...</g>` is formatted text; `<x id="1"/>` is an object without text, such as an image. An id is an index
-into a list of originals: objects of the document format, which are written back around or between the translated texts.
+- `<g id="0">...</g>`: formatted text.
+- `<x id="1"/>`: an object without text, such as an image.
+- `<br id="2"/>`: a line break or a tab inside a text.
+- `<p id="3"/>`: a line break between two texts that are translated separately.
+
+An id is an index into a list of originals: objects of the document format, which are written back around or between
+the translated texts.
 """
 
 from __future__ import annotations
@@ -9,18 +14,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from server.text.documents.units import DocumentError, TextUnit
 from server.text.markup.markup_options import MarkupOptions
 
-FRAGMENT = MarkupOptions("xml", non_splitting_tags=frozenset({"g", "x"}))
-"""Options to parse the XML fragment of a text. Its elements do not split the text."""
+FRAGMENT = MarkupOptions("xml", splitting_tags=frozenset({"p"}), non_splitting_tags=frozenset({"g", "x", "br"}))
+"""Options to parse the XML fragment of a text. Only `<p/>` splits the text."""
+SPACES = frozenset({"br", "cr", "tab", "ptab", "line-break", "s"})
+"""Names of the elements of Office Open XML and OpenDocument that are line breaks, tabs or spaces."""
 MAX_DEPTH = 100
 """Most formatted texts inside each other."""
 _NO_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 """Characters that XML cannot contain."""
-_TOKEN = re.compile(r'<(?:g id="(\d+)"|(/)g|x id="(\d+)"/)>')
+_TOKEN = re.compile(r'<(?:g id="(\d+)"|(/)g|(?:x|br|p) id="(\d+)"/)>')
 _REFERENCE = re.compile(r"&(?:amp|lt|gt|#160);")
 _CHARACTERS = {"&amp;": "&", "&lt;": "<", "&gt;": ">", "&#160;": "\xa0"}
 
@@ -74,8 +81,9 @@ class Fragment:
         self._depth -= 1
         self._parts.append("</g>")
 
-    def atom(self, original: Any) -> None:
-        self._parts.append(f'<x id="{len(self.originals)}"/>')
+    def atom(self, original: Any, name: Literal["x", "br", "p"] = "x") -> None:
+        """Add an object without text. name: `br` if it separates words, `p` if it separates texts; see the module."""
+        self._parts.append(f'<{name} id="{len(self.originals)}"/>')
         self.originals.append(original)
 
     def unit(self) -> TextUnit:

@@ -42,6 +42,9 @@ _INLINE = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_BREAK = re.compile(r"(?:[ ]{2,}|\\)\n|<br\s*/?>", re.IGNORECASE)
+"""A hard line break."""
+_FIRST_LETTER = re.compile(r"[\s*_~\[(\"'“«]*([^\W\d_])")
 
 
 @dataclass
@@ -199,14 +202,18 @@ def _inline(text: str, fragment: Fragment) -> None:
     """Add Markdown text to a fragment.
 
     Emphasis and links become formatting. Code, formulas, images, HTML tags, URLs and escapes become objects without
-    text.
+    text, as do line breaks.
     """
     at = 0
     for match in _INLINE.finditer(text):
         fragment.text(text[at : match.start()])
         at = match.end()
         if match["code"] or match["kept"]:
-            fragment.atom(match[0])
+            if not _BREAK.fullmatch(match[0]):
+                fragment.atom(match[0])
+            else:  # a line that begins with a small letter continues the sentence
+                first = _FIRST_LETTER.match(text, at)
+                fragment.atom(match[0], "br" if first is not None and first[1].islower() else "p")
             continue
         if match["link"]:
             opening, inner, closing = "[", match["link"], f"]{match['target']}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from server.text.documents.inline import Fragment, Inline
+from server.text.documents.inline import SPACES, Fragment, Inline
 from server.text.documents.xml_tree import Element, local_name
 
 
@@ -22,7 +22,7 @@ def add_content(element: Element, fragment: Fragment, is_formatted: Callable[[El
             add_content(child, fragment, is_formatted)
             fragment.close()
         else:
-            fragment.atom(child)
+            fragment.atom(child, "br" if local_name(child) in SPACES else "x")
         fragment.text(child.tail or "")
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
-from server.text.documents.inline import Fragment, Inline
+from server.text.documents.inline import SPACES, Fragment, Inline
 from server.text.documents.xml_tree import SPACE, Element, local_name, parse_xml
 
 _DROPPED = frozenset({"proofErr", "lastRenderedPageBreak", "softHyphen", "rPh", "phoneticPr"})
@@ -82,7 +82,8 @@ class _Style(NamedTuple):
 class _Event(NamedTuple):
     """One item of a paragraph's content.
 
-    kind: `text` (with a style), `atom` (elements that stay), or `open` and `close` around a wrapper or a link field.
+    kind: `text` (with a style), `atom` (elements that stay), `space` (a line break or tab that stays), or `open`
+        and `close` around a wrapper or a link field.
     """
 
     kind: str
@@ -150,7 +151,7 @@ class RunParagraph:
                 yield from self._events(list(inner))
                 yield _Event("close")
             else:
-                yield _Event("atom", original=_Kept([child]))
+                yield _Event("space" if name in SPACES else "atom", original=_Kept([child]))
 
     def _run(self, run: Element) -> Iterator[_Event]:
         """Yield the events for one run. A run without text stays whole.
@@ -162,7 +163,8 @@ class RunParagraph:
         contents = [(name, child) for name, child in children if name not in _DROPPED]
         if not any(name in ("t", "noBreakHyphen") for name, _ in contents):
             if contents:
-                yield _Event("atom", original=_Kept([run]))
+                kind = "space" if all(name in SPACES for name, _ in contents) else "atom"
+                yield _Event(kind, original=_Kept([run]))
             return
         style = _Style(_key(properties), properties)
         for name, child in contents:
@@ -171,7 +173,8 @@ class RunParagraph:
             elif name == "noBreakHyphen":
                 yield _Event("text", "\u2011", style)
             else:
-                yield _Event("atom", original=_Kept([self._new_run(style, child)]), style=style)
+                kind = "space" if name in SPACES else "atom"
+                yield _Event(kind, original=_Kept([self._new_run(style, child)]), style=style)
 
     def _field(self, begin: Element, waiting: list[Element]) -> Iterator[_Event]:
         """Yield the events for a field. The text of a HYPERLINK field is translated; every other field stays whole.
@@ -213,8 +216,8 @@ class RunParagraph:
                     self.fragment.open(event.style)
                     current = event.style
                 self.fragment.text(event.text)
-            elif event.kind == "atom":
-                self.fragment.atom(event.original)
+            elif event.kind in ("atom", "space"):
+                self.fragment.atom(event.original, "br" if event.kind == "space" else "x")
             else:
                 assert isinstance(event.original, _Wrapped), "only wrappers and fields are opened"
                 self.fragment.open(event.original)

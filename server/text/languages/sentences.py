@@ -63,8 +63,8 @@ _BRACKETED = re.compile(r"[(（][^()（）]{1,400}[.!?…。！？][)）](?P<spa
 """A sentence in brackets, which sentencex does not separate from the next one."""
 _KHMER_END = re.compile("[។៕]\\s+")
 """The end of a Khmer sentence, which sentencex does not know."""
-_LIST_ITEM = re.compile(r"(?:^|(?<=[.!?…;:]\s))(?P<label>\d{1,2}|[a-z])(?P<mark>[.)])\s+")
-"""The beginning of an item of a list: 1. or a), before its text."""
+LIST_ITEM = re.compile(r"(?:^|(?<=[.!?…;:]\s))(?P<open>\(?)(?P<label>\d{1,2}|[a-z])(?P<mark>[.)])\s+")
+"""The beginning of an item of a list: 1. or a) or (a), before its text."""
 _UNKNOWN_END = re.compile(r"(?<=\s[A-Z]\.)\s+(?=[A-Z])|(?<=\w/\w\.)\s+(?=\w)|(?<=[مص]\.)\s+(?=ثم)")
 """Possible ends of sentences, which sentencex takes for initials, as in km/h., and hours: see `_is_abbreviation`."""
 _CHINESE_INTRODUCTION = re.compile(r"[：:][“「『][^“”「」『』]*[”」』]$")
@@ -222,19 +222,21 @@ def _proposed(line: str, language: str) -> Iterator[int]:
 
 def _list_items(line: str) -> Iterator[int]:
     """Indices at which items of a list begin (2., 3.), in a line that begins with an item (1.)."""
-    item = _LIST_ITEM.match(line)
+    item = LIST_ITEM.match(line)
     if item is None:
         return
-    for next_item in _LIST_ITEM.finditer(line, item.end()):
-        if _follows(item, next_item):
+    for next_item in LIST_ITEM.finditer(line, item.end()):
+        if is_next_item(item, next_item):
             yield next_item.start()
             item = next_item
 
 
-def _follows(item: re.Match[str], next_item: re.Match[str]) -> bool:
+def is_next_item(item: re.Match[str], next_item: re.Match[str]) -> bool:
     """Whether the label of `next_item` is the one after the label of `item`, as in "1." and "2." or "a)" and "b)"."""
     label, next_label = item["label"], next_item["label"]
-    if item["mark"] != next_item["mark"] or label.isdecimal() != next_label.isdecimal():
+    if (item["open"], item["mark"]) != (next_item["open"], next_item["mark"]):
+        return False
+    if label.isdecimal() != next_label.isdecimal():
         return False
     return int(next_label) == int(label) + 1 if label.isdecimal() else ord(next_label) == ord(label) + 1
 
@@ -284,7 +286,7 @@ def _ends_sentence(around: _Around, sentence: str, language: str) -> bool:
         return False
     if after[0] in "」』）】〉》”’»›)]" and (not spaced or after[1:2].isspace()) and after[0] not in "»":
         return False
-    if _is_next_item(sentence, after):
+    if _begins_next_item(sentence, after):
         return not (_FULL_STOP.search(before) and _is_abbreviation(before.rstrip(_CLOSING)[:-1], "", "", language))
     if following[:1].islower() and not _GEORGIAN.match(following):
         return False
@@ -305,10 +307,10 @@ def _ends_sentence(around: _Around, sentence: str, language: str) -> bool:
     return not (_FULL_STOP.search(before) and _is_abbreviation(before.rstrip(_CLOSING)[:-1], after, sentence, language))
 
 
-def _is_next_item(sentence: str, after: str) -> bool:
+def _begins_next_item(sentence: str, after: str) -> bool:
     """Whether a sentence is an item of a list, and the text after it the next item."""
-    item, next_item = _LIST_ITEM.match(sentence), _LIST_ITEM.match(after)
-    return item is not None and next_item is not None and _follows(item, next_item)
+    item, next_item = LIST_ITEM.match(sentence), LIST_ITEM.match(after)
+    return item is not None and next_item is not None and is_next_item(item, next_item)
 
 
 def _continues_quote(around: _Around, quote: re.Match[str], language: str) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from server.text.markup.markup_options import MarkupOptions
 from server.text.markup.markup_tokens import MarkupError, MarkupToken, tokens
-from server.text.markup.pieces import NEAR, Piece, joined_atoms, notes_as_atoms
+from server.text.markup.pieces import NEAR, Piece, joined_atoms, notes_as_atoms, spaced_breaks
 from server.text.markup.tag_rules import OPAQUE_TAGS, are_translated, html_blocks, xml_blocks
 
 _NOWHERE = (sys.maxsize, sys.maxsize)
@@ -78,7 +78,7 @@ def parse(document: str, options: MarkupOptions) -> list[str | TaggedText]:
     parts: list[str | TaggedText] = []
     run: list[Piece] = []
     pieces = notes_as_atoms(_broken_tags_as_blocks(list(_pieces(found, options))))
-    for piece in [*joined_atoms(pieces), Piece("block", "")]:
+    for piece in [*spaced_breaks(joined_atoms(pieces)), Piece("block", "")]:
         if piece.kind != "block":
             run.append(piece)
             continue
@@ -245,14 +245,14 @@ def _broken_tags_as_blocks(pieces: list[Piece]) -> list[Piece]:
     return pieces
 
 
-def _has_space(neighbours: Iterable[Piece], last: bool) -> bool:
+def _has_space(neighbours: Iterable[Piece], last: bool, is_break: bool) -> bool:
     """Whether white space, or the end of the run, is next to a piece on one side.
 
     neighbours: the pieces on that side, nearest first. last: whether they stand before the piece, so that their last
-        character counts.
+        character counts. is_break: whether the piece is a line break. The space that is added after it does not count.
     """
     for piece in neighbours:
-        if piece.text:
+        if piece.text and (piece.raw or not is_break):
             return piece.kind == "text" and piece.text[-1 if last else 0].isspace()
         if piece.kind == "atom":
             return False
@@ -274,8 +274,9 @@ def _run(pieces: list[Piece]) -> TaggedText:
             is_atom = piece.kind == "atom"
             element = InlineElement(at, at + len(piece.text), piece.raw, is_atom=is_atom, shown=piece.shown)
             if is_atom:
-                element.space_before = _has_space(reversed(pieces[max(0, index - NEAR) : index]), last=True)
-                element.space_after = _has_space(pieces[index + 1 : index + 1 + NEAR], last=False)
+                before, after = pieces[max(0, index - NEAR) : index], pieces[index + 1 : index + 1 + NEAR]
+                element.space_before = _has_space(reversed(before), True, piece.is_break)
+                element.space_after = _has_space(after, False, piece.is_break)
             (path[-1].children if path else roots).append(element)
             elements[index] = element
             if not is_atom:

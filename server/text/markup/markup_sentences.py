@@ -10,6 +10,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from server.text.markup.markup import InlineElement, TaggedText, parse
 from server.text.markup.markup_options import MarkupOptions
@@ -21,9 +22,11 @@ _SPACE = re.compile(r"[ \t\n\r\f]")
 _COLLAPSIBLE = re.compile(r"[ \t\n\r\f]{2}|[\t\n\r\f]")
 """White space that is not a single space between words."""
 _MARKS = ".,;:!?…"
-_BULLETS = frozenset("•‣⁃◦▪▫●○■□◆◇►▶|¦")
+_BULLETS = frozenset("•‣⁃◦▪▫●○■□◆◇►▶|¦·")
 _HEARTS = frozenset("❤♥♡🧡💛💚💙💜🖤🤍🤎💕💖")
 """Symbols that stand for a verb, as in "I ❤ Paris"."""
+_STAND_IN = "Xyzzy"
+"""Word in place of a placeholder, while the ends of sentences are looked for."""
 _SYMBOLS = re.compile("[^\\x00-\\u00a8]+")
 _WORD = re.compile(r"\s*([^\W\d_]+)")
 _BETWEEN, _DROPPED = -1, -2
@@ -110,7 +113,7 @@ class _RunSentences:
         self._kind = options.kind
         text = run.text if options.split_at_newlines else _SPACE.sub(" ", run.text)
         own_text = _without_atoms(run)
-        found = [span for span in _locate(text, split(text)) if own_text[span.start : span.end].strip()]
+        found = [span for span in _split(text, run, split) if own_text[span.start : span.end].strip()]
         self._spans = _widened(_joined(list(_cut_at_symbols(found, run, is_frequent)), run, fits), run)
         self._starts = [span.start for span in self._spans]
         self._ends = [span.end for span in self._spans]
@@ -202,10 +205,13 @@ class _RunSentences:
     def _touched_mark(self, element: InlineElement) -> int | None:
         """Index of the sentence whose first or last character is a mark that touches an atom, as in `{name}: yes`.
 
-        Such an atom belongs to the sentence, because the translation may have a word there. None for other atoms.
+        Such an atom belongs to the sentence, because the translation may have a word there. None for line breaks
+        and all other atoms.
         """
         at, pieces = element.start, self._run.pieces
         own = self._piece_of[id(element)]
+        if pieces[own].is_break:
+            return None
         sides = (
             (self._starts, pieces[own + 1 : own + 2], 0, element.space_after),
             (self._ends, pieces[max(0, own - 1) : own], -1, element.space_before),
@@ -267,6 +273,36 @@ def _locate(text: str, split: Sequence[tuple[str, str]]) -> Iterator[_SentenceSp
             start = text.index(sentence, at)
             at = start + len(sentence)
             yield _SentenceSpan(start, at, "" if text[at : at + 1].isspace() else separator)
+
+
+def _split(text: str, run: TaggedText, split: Callable[[str], Sequence[tuple[str, str]]]) -> Iterator[_SentenceSpan]:
+    """Split the text of a run, with a word in place of each placeholder or address: "Hello {name}. {n} are left."
+
+    text: the run's text, possibly with other white space.
+    """
+    places = [element.start for element in run.elements.values() if _stands_for_word(element)]
+    if not places:
+        yield from _locate(text, split(text))
+        return
+    edges = [0, *places, len(text)]
+    words = _STAND_IN.join([text[start:end] for start, end in pairwise(edges)])
+    starts = [place + index * len(_STAND_IN) for index, place in enumerate(places)]
+
+    def original(at: int) -> int:
+        """Return the index in the text of a character of `words`; that of the placeholder for one in a stand-in."""
+        before = bisect_right(starts, at)
+        return max(places[before - 1], at - before * len(_STAND_IN)) if before else at
+
+    for span in _locate(words, split(words)):
+        start, end = original(span.start), original(span.end)
+        inside = text[start:end]
+        yield replace(span, start=end - len(inside.lstrip()), end=start + len(inside.rstrip()))
+
+
+def _stands_for_word(element: InlineElement) -> bool:
+    """Whether an atom is a placeholder, an address or code, and not a tag, a reference, a symbol or a line."""
+    shown = element.shown
+    return element.is_atom and element.start == element.end and " " < shown[:1] <= "~" and shown[0] not in "<&\\|"
 
 
 def _cut_at_symbols(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+
+from server.text.markup.placed_tags import has_break
 
 NEAR = 16
 """Number of pieces on each side of an atom that are searched for white space next to the atom."""
@@ -26,6 +28,11 @@ class Piece:
     name: str = ""
     text: str = ""
     shown: str = ""
+
+    @property
+    def is_break(self) -> bool:
+        """Whether this is a line break, possibly with other atoms."""
+        return self.kind == "atom" and not self.text and has_break(self.raw)
 
 
 def notes_as_atoms(pieces: list[Piece]) -> list[Piece]:
@@ -112,6 +119,23 @@ def _joined_neighbours(pieces: Sequence[Piece]) -> Iterator[Piece]:
             group = []
         if piece.kind:
             yield piece
+
+
+def spaced_breaks(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Put a text piece with one space, and no characters of the document, after each line break without white space.
+
+    The space separates the words around the line break for the model.
+    """
+    is_spaced, last = True, None
+    for piece in pieces:
+        if last is not None and not is_spaced and piece.kind != "block" and not piece.text[:1].isspace():
+            yield Piece("text", "", text=" ")
+        last = None
+        if piece.is_break:
+            last = piece
+        elif piece.text or piece.kind == "block":
+            is_spaced = piece.kind == "block" or piece.text[-1].isspace()
+        yield piece
 
 
 def _is_space(piece: Piece) -> bool:

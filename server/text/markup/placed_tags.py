@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from server.word_bounds import is_word_character
 
 Span = tuple[int, int]
+_BREAK = re.compile(r"(?:<[^<>]*>\s*)*?<br\b", re.IGNORECASE)
+"""Tags up to a line break."""
 _OPENING = frozenset("([{«‹“„‘¿¡「『（【〈《")
 _CLOSING = frozenset(")]}»›”’.,;:!?…」』）】〉》。，、；：！？؟،")
 
@@ -32,6 +35,11 @@ class InlineTag:
     space_before: bool = False
     space_after: bool = False
     shown: str = ""
+
+    @property
+    def is_break(self) -> bool:
+        """Whether this is an atom that separates words, as a line break does."""
+        return self.is_atom and self.start == self.end and has_break(self.opening)
 
 
 @dataclass(frozen=True)
@@ -64,6 +72,14 @@ def compose(
     for index, placed_tag in enumerate(placed):
         start = units[placed_tag.first][0] if placed_tag.first < len(units) else end
         start = min(max(start, at), end)
+        if placed_tag.tag.is_break:
+            before, after = text[at:start].rstrip(), text[start:end].lstrip()
+            yield escape(before)
+            yield " " if placed_tag.tag.space_before and start > origin else ""
+            yield placed_tag.tag.opening
+            yield " " if placed_tag.tag.space_after and after else ""
+            at, last_atom = end - len(after), placed_tag.tag
+            continue
         stop = units[placed_tag.last - 1][1] if placed_tag.last > placed_tag.first else start
         is_point = placed_tag.tag.is_atom and placed_tag.first == placed_tag.last
         if is_point and not placed_tag.tag.space_before and placed_tag.tag.space_after:
@@ -88,6 +104,11 @@ def compose(
             if wants_space or (_is_in_word(following) and not placed_tag.touches_word_after):
                 yield " "
     yield escape(text[at:end])
+
+
+def has_break(tags: str) -> bool:
+    """Whether tags have a line break among them, so that they separate the words around them."""
+    return _BREAK.match(tags) is not None
 
 
 def _needs_space(placed: PlacedTag, neighbour: InlineTag | None, text: str, at: int, origin: int) -> bool:

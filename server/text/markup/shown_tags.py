@@ -106,8 +106,9 @@ def restored(answer: str, tags: Sequence[InlineTag], escape: Callable[[str], str
     found: list[str] = []
     starts: list[int] = []
     at = 0
+    last: InlineTag | None = None
     for match in _TAG.finditer(answer):
-        found.append(escape(answer[at : match.start()]))
+        found.append(escape(_following(last, answer[at : match.start()])))
         at = match.end()
         number = int(match["number"])
         if number not in numbered:
@@ -118,6 +119,8 @@ def restored(answer: str, tags: Sequence[InlineTag], escape: Callable[[str], str
                 return None
             missing.remove(number)
             path.append(tag)
+            if tag.is_break and not tag.space_before:
+                found[-1] = found[-1].rstrip()
             starts.append(len(found))
             found.append(tag.opening)
         if match["close"] or match["empty"]:
@@ -130,13 +133,22 @@ def restored(answer: str, tags: Sequence[InlineTag], escape: Callable[[str], str
             elif is_empty and tag.end > tag.start:
                 return None
             found.append(tag.closing)
-    found.append(escape(answer[at:]))
+        last = tag if match["close"] or match["empty"] else None
+    found.append(escape(_following(last, answer[at:])))
     return None if missing or path else "".join(found).strip()
 
 
 def without_tags(answer: str) -> str:
     """Return a model's translation without its numbered tags."""
     return re.sub(r"(?<=\s) +", "", _TAG.sub("", _unwrapped(answer))).strip()
+
+
+def _following(tag: InlineTag | None, text: str) -> str:
+    """Return the text after a tag: without white space at its start if the tag is a line break that had none.
+
+    tag: None at the start of an answer, and after the start tag of an element.
+    """
+    return text.lstrip() if tag is not None and tag.is_break and not tag.space_after else text
 
 
 def _unwrapped(answer: str) -> str:

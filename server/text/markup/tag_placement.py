@@ -7,7 +7,7 @@ there is no such word, the element is dropped, and its children move to its pare
 
 An atom (content that must not change) is never dropped, and neither is an element without letters, such as a footnote
 mark. An atom whose text is not in the translation stands between two words, never inside one, with the white space
-that it had in the source.
+that it had in the source. Line breaks keep their order.
 """
 
 from __future__ import annotations
@@ -205,7 +205,14 @@ class _Placement:
                 between = borders[bisect_left(borders, lowest) : bisect_right(borders, highest)]
                 gap = self._gap(tag, between or borders)
                 ranges[id(tag)] = gap, gap
-                placed.append(PlacedTag(gap, gap, tag, [], *self._touched_words(tag)))
+            breaks = [tag for tag in atoms if tag.is_break]
+            ranges |= zip(map(id, breaks), sorted(ranges[id(tag)] for tag in breaks), strict=True)
+            placed_tags = {id(there.tag) for there in placed}
+            placed += [
+                PlacedTag(*ranges[id(tag)], tag, [], *self._touched_words(tag))
+                for tag in atoms
+                if id(tag) not in placed_tags
+            ]
         return sorted(placed, key=lambda placed_tag: (placed_tag.first, placed_tag.last))
 
     def _are_neighbours(self, tag: InlineTag, next_tag: InlineTag) -> bool:

@@ -111,6 +111,23 @@ def test_markdown_that_no_translation_changes_stays() -> None:
     assert document.write([unit.text for unit in document.units], "fr").decode() == text
 
 
+@pytest.mark.parametrize(
+    ("source", "texts"),
+    [
+        ("One is  \nred.", ['One is<br id="0"/>red.']),
+        ("One is\\\nred.", ['One is<br id="0"/>red.']),
+        ("*One*  \n*Two*\n", ['<g id="0">One</g><p id="1"/><g id="2">Two</g>']),
+        ("**Date:** May<br>**Name:** x", ['<g id="0">Date:</g> May<p id="1"/><g id="2">Name:</g> x']),
+        ("Eins ist  \nÄpfel  \n第二行", ['Eins ist<p id="0"/>Äpfel<p id="1"/>第二行']),
+        ("- one<br/>and two", ['one<br id="0"/>and two']),
+    ],
+)
+def test_hard_line_breaks_of_markdown(source: str, texts: list[str]) -> None:
+    document = read("a.md", source)
+    assert [unit.text for unit in document.units] == texts
+    assert document.write([unit.text for unit in document.units], "fr").decode() == source
+
+
 def test_html_pages() -> None:
     page = '<!doctype html><title>A one</title><p class="a">We <b>like</b> &amp; more.<br>Next<script>x()</script>'
     expected = page

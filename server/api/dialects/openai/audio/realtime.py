@@ -178,6 +178,7 @@ class LiveSession:
     async def _handle(self, event: ClientEvent) -> None:
         buffer = self._buffer
         if isinstance(event, Append):
+            await next_iteration()  # parsing an event of 4 MB and decoding its audio take 20 ms each
             await self._append(decode_audio(event.audio))
         elif isinstance(event, Commit):
             if not buffer.pcm:
