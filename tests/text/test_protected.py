@@ -332,6 +332,7 @@ def rendered(
         ("Soft cotton · Made in Italy", "SOFT COTTON · MADE IN ITALY"),
         ("The dog {x} runs. - The cat {y} sleeps.", "THE DOG {x} RUNS. - THE CAT {y} SLEEPS."),
         ("Hi {name}! {n} items left.", "HI {name}! {n} ITEMS LEFT."),
+        ("Hi {name}! 😀 {n} items left.", "HI {name}! 😀 {n} ITEMS LEFT."),
         ("One is small. - {x} is blue. - {y}", "ONE IS SMALL. - {x} IS BLUE. - {y}"),
         ("Yes. — No {a}. —", "YES. — NO {a}. —"),
         ("One<br>two and<br/>three {a}{b}.", "ONE<br>TWO AND<br/>THREE {a}{b}."),
@@ -367,6 +368,7 @@ def test_symbols_between_sentences_end_the_first_one(text: str, expected: list[s
     ("text", "expected"),
     [
         ("Hi {name}! {n} items left.", ["Hi!", "items left."]),
+        ("The dog runs. 😀 {n} items left.", ["The dog runs.", "items left."]),
         ("{a} and {b}. {c} is new.", ["and.", "is new."]),
         ("{a}{b} is. {a} {b} are.", ["is.", "are."]),
         ("Use `a.b`. `c` is new.", ["Use.", "is new."]),
