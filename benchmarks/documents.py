@@ -14,8 +14,8 @@ Each round measures every kind of file and both kinds of calls once. The table h
 ratios to `calls`: elapsed time, processor time of all server processes, and number of engine steps.
 
 The exit status is 1 if the text of a document differs from the text that `/translate` returns, or if the median elapsed
-time of a document is more than 1.15 times that of the calls with the same texts: `tagged` for HTML and Word files,
-`calls` for plain text.
+time of a document is more than 1.15 times that of `calls`. The last lines also compare each document with the calls
+that send the same tags: `tagged` for HTML and Word files, `calls` for plain text.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from server.operations.translating.translate_document import PORTION_CHARACTERS,
 from weights.demo.train.grammar.bilingual import sentence
 
 MAX_RATIO = 1.15
-"""Largest allowed elapsed time of a document, as a multiple of the elapsed time of the calls with the same texts."""
+"""Largest allowed elapsed time of a document, as a multiple of the elapsed time of the calls without tags."""
 SAME_TEXTS = {"html": "tagged", "docx": "tagged", "txt": "calls"}
-"""For each kind of file, the calls that send the same texts."""
+"""For each kind of file, the calls that send the same texts with the same tags."""
 PER_PARAGRAPH = 3
 """Number of sentences in a paragraph."""
 MODEL = REPOSITORY / "weights" / "demo" / "translator-en-fr"
@@ -313,9 +313,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         columns = [f"{value:9.2f} ({value / base:5.3f})" for value, base in zip(own, medians["calls"], strict=True)]
         print(f"{kind:6}", *columns)
     print(f"{differing} paragraphs differ from those of /translate")
-    ratios = {kind: medians[kind][0] / medians[SAME_TEXTS[kind]][0] for kind in options.kinds}
+    ratios = {kind: medians[kind][0] / medians["calls"][0] for kind in options.kinds}
     for kind, ratio in ratios.items():
-        print(f"{kind}: {ratio:.3f} times as long as the same texts with /translate (goal: at most {MAX_RATIO})")
+        same = medians[kind][0] / medians[SAME_TEXTS[kind]][0]
+        print(
+            f"{kind}: {ratio:.3f} times as long as /translate without tags (goal: at most {MAX_RATIO}), "
+            f"{same:.3f} times as long as with the same tags"
+        )
     return int(differing > 0 or max(ratios.values()) > MAX_RATIO)
 
 

@@ -71,7 +71,7 @@ def overlap(spans: Sequence[Span], start: int, end: int) -> int:
 
 
 def kept_spans(speech: list[Span], num_frames: int, min_silence_frames: int, padding_frames: int) -> list[Span]:
-    """The parts of a recording that remain when silence is left out, in order. Each part starts at an even frame.
+    """Leave out long silence: return the parts of a recording that remain, in order. Each part starts at an even frame.
 
     speech: the parts with speech, in order.
     num_frames: length of the recording in frames.

@@ -1,4 +1,4 @@
-"""Protected parts of plain text, such as addresses: where they are found, and that each is put back exactly once.
+"""Parts of a text that must not change, such as addresses, are found, and each is put back exactly once.
 
 The model does not see them.
 """

@@ -107,7 +107,7 @@ class Dispatcher:
             sequence.worker.running += 1
 
     def waits_no_longer(self, sequence: OpenSequence, count: int) -> None:
-        """Subtract `count` rows or items of a sequence from the number of waiting sequences of its worker."""
+        """Count `count` rows or items of a sequence as no longer waiting at its worker."""
         if sequence.worker is not None:
             sequence.worker.waiting -= count
 

@@ -139,7 +139,7 @@ class ModelRegistry:
         return await self._sources.adapter(model, source)
 
     async def descriptions(self) -> list[tuple[DeclaredModel, Description]]:
-        """All models with their descriptions. Models whose files cannot be read are left out."""
+        """The description of each model. Models whose files cannot be read are left out."""
         found = []
         for model in list(self.models.values()):
             about = await self.description(model)

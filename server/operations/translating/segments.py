@@ -326,7 +326,7 @@ def _without_markers(sentences: Sequence[Sentence]) -> Iterator[Sentence]:
 
 
 def _across_lines(text: str, language: str | None) -> list[Sentence]:
-    """Split a text whose lines are wrapped into sentences. White space between sentences is unchanged.
+    """Find the sentences of a text with wrapped lines. White space between sentences is unchanged.
 
     Inside a sentence, a line break becomes a space; between two characters of a script without spaces, it is removed.
     An empty line ends a sentence. language: code of the text's language.

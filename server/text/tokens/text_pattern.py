@@ -34,7 +34,7 @@ def _pattern(texts: tuple[str, ...]) -> re.Pattern[str] | None:
 
 
 def _expression(node: dict[str, Any]) -> str:
-    """Return the expression that matches the rest of each text after a node of the prefix tree of all texts."""
+    """Return the expression for the texts below a node of their prefix tree: it matches what follows the node."""
     written = ""
     while len(node) == 1 and "" not in node:
         ((character, node),) = node.items()
