@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate
 from typing import ClassVar
 
@@ -40,21 +39,17 @@ class RowGroup:
 class TorchAttentionView:
     """Groups of rows for scaled dot-product attention, and their masks.
 
-    device, dtype: device and dtype of the queries and the masks.
+    The view keeps no reference to its metadata, which keeps the view: a reference cycle would keep the memory of a step
+    until Python's garbage collector runs.
+
+    groups: all rows with at least one query, divided into groups that are computed together.
     """
 
     reads_bias: ClassVar[bool] = True
 
     def __init__(self, metadata: AttentionMetadata, device: torch.device, dtype: torch.dtype) -> None:
-        self._facts, self._device, self._dtype = metadata, device, dtype
+        self.groups = _RowGroups(metadata, device, dtype).make()
         self._scratch: dict[tuple[int, ...], Tensor] = {}
-
-    @cached_property
-    def groups(self) -> tuple[RowGroup, ...]:
-        """All rows with at least one query, divided into groups that are computed together."""
-        make = self._ragged_group if self._facts.block_tables is None else self._paged_group
-        rows = [row for row, count in enumerate(self._facts.query_lens) if count > 0]
-        return tuple(make(group_rows) for group_rows in self._rows_of_one_shape(rows))
 
     def scratch(self, cache: Tensor) -> tuple[Tensor, Tensor]:
         """Memory for the gathered keys and values of a group, shared by all layers of the step.
@@ -69,6 +64,22 @@ class TorchAttentionView:
             self._scratch[shape] = cache.new_empty(2, *shape)
         keys, values = self._scratch[shape]
         return keys, values
+
+
+class _RowGroups:
+    """Divides the rows of a step into groups.
+
+    device, dtype: device and dtype of the queries and the masks.
+    """
+
+    def __init__(self, metadata: AttentionMetadata, device: torch.device, dtype: torch.dtype) -> None:
+        self._facts, self._device, self._dtype = metadata, device, dtype
+
+    def make(self) -> tuple[RowGroup, ...]:
+        """All rows with at least one query, divided into groups that are computed together."""
+        make = self._ragged_group if self._facts.block_tables is None else self._paged_group
+        rows = [row for row, count in enumerate(self._facts.query_lens) if count > 0]
+        return tuple(make(group_rows) for group_rows in self._rows_of_one_shape(rows))
 
     def _rows_of_one_shape(self, rows: Sequence[int]) -> Iterator[list[int]]:
         """Divide rows into groups that are computed together.
