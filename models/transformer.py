@@ -155,17 +155,17 @@ class Transformer(nn.Module):
         assert self.decoder is not None, "the model has no decoder"
         return self._executors[self.decoder].logits(hidden, request)
 
-    def align(self, source: EncoderBatch, target: EncoderBatch) -> list[Tensor]:
+    def align(self, source: SourceStates, target: EncoderBatch) -> list[Tensor]:
         """Compute the cross-attention weights of the last layer, averaged over its heads.
 
-        source, target: equally many texts, in the same order; all use the same adapter. A target begins with the
-            decoder start token and ends before the last token of the text, which no decoder step has read.
+        source, target: encoder output and target of equally many texts, in the same order; all use the same adapter. A
+            target begins with the decoder start token and ends before the last token of the text, which no decoder
+            step has read.
         Returns [tokens, source tokens], float32, for each text.
         """
         assert self.decoder is not None, "the model has no decoder"
         encodings = self.decoder.encodings(target.positions, max(target.lengths))
-        source_states = SourceStates(self.encode(source), source.lengths)
-        step = AlignmentStepInputs(target, encodings, len(self.decoder.layers), self.dtype, source_states)
+        step = AlignmentStepInputs(target, encodings, len(self.decoder.layers), self.dtype, source)
         # All rows of targets and sources use one adapter.
         with self.adapters.used(target.adapters, target.lengths), suppress(WeightsComplete):
             self._executors[self.decoder].run_tokens(target.token_ids, target.positions, step)

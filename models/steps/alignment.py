@@ -56,8 +56,8 @@ class AlignmentStepInputs(RaggedStepInputs):
         if layer < self._last_layer:
             return super()._attend_source(layer, attention, query, metadata)
         key, _ = attention.source_keys_values(self._sources.hidden)
-        queries = torch.split(query, list(self.lengths))
-        keys = torch.split(key, list(self._sources.lengths))
+        queries = torch.split(_scaled_queries(attention, query), list(self.lengths), dim=1)
+        keys = torch.split(_keys_of_heads(attention, key), list(self._sources.lengths), dim=2)
         self.weights = [_weights(attention, *text).mean(0) for text in zip(queries, keys, strict=True)]
         raise WeightsComplete
 
@@ -98,7 +98,7 @@ class CachedAlignmentStepInputs(RaggedStepInputs):
         key, value = self._cache.read(layer, self._slots, query.dtype)
         chosen = [head for own, head in self._heads if own == layer]
         if chosen:
-            weights = _weights(attention, query, key)
+            weights = _weights(attention, _scaled_queries(attention, query), _keys_of_heads(attention, key))
             self.weights |= {(layer, head): weights[head] for head in chosen}
         if len(self.weights) == len(self._heads):
             raise WeightsComplete
@@ -107,16 +107,24 @@ class CachedAlignmentStepInputs(RaggedStepInputs):
         )
 
 
-def _weights(attention: Attention, query: Tensor, key: Tensor) -> Tensor:
-    """Compute the attention weights of all heads: [heads, tokens, source tokens], float32.
+def _scaled_queries(attention: Attention, query: Tensor) -> Tensor:
+    """Return [heads, tokens, head_dim], float32, multiplied by the scale. query: [tokens, heads, head_dim]."""
+    return (query.float() * attention.config.scale).transpose(0, 1)
 
-    query: [tokens, heads, head_dim]. key: [source tokens, kv_heads, head_dim].
-    """
+
+def _keys_of_heads(attention: Attention, key: Tensor) -> Tensor:
+    """Return [heads, head_dim, source tokens], float32. key: [source tokens, kv_heads, head_dim]."""
     repeats = attention.config.num_heads // attention.config.num_kv_heads
     keys = key.float().permute(1, 2, 0)
-    if repeats > 1:
-        keys = keys.repeat_interleave(repeats, dim=0)
-    scores = query.float().transpose(0, 1) @ keys * attention.config.scale
+    return keys.repeat_interleave(repeats, dim=0) if repeats > 1 else keys
+
+
+def _weights(attention: Attention, queries: Tensor, keys: Tensor) -> Tensor:
+    """Compute the attention weights of all heads for one text: [heads, tokens, source tokens], float32.
+
+    queries: [heads, tokens, head_dim], scaled. keys: [heads, head_dim, source tokens].
+    """
+    scores = queries @ keys
     cap = attention.config.score_cap
     return (scores if cap is None else cap * (scores / cap).tanh()).softmax(-1)
 

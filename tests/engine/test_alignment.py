@@ -155,6 +155,41 @@ def test_groups_are_aligned_together(pairs, monkeypatch, name):
         )
 
 
+class _NothingKept(dict):
+    """A dictionary that stores nothing."""
+
+    def __setitem__(self, key, value) -> None: ...
+
+
+def test_sources_are_encoded_once(pairs, monkeypatch):
+    """On a CPU, the encoder output of a source is kept for its attention weights. Computed again, it is the same."""
+    pair = pairs("bart")
+    requests = [generate(pair, i, source, attention=True) for i, source in enumerate(SOURCES)]
+    engine = pair.engine()
+    runner = engine.models[pair.name].generation.runner
+    encoded = []
+    encode = runner.model.encode
+
+    def counted(batch):
+        encoded.append(len(batch.lengths))
+        return encode(batch)
+
+    monkeypatch.setattr(runner.model, "encode", counted)
+    kept = run(engine, requests)
+    assert sum(encoded) == len(SOURCES) * (1 if runner.device.type == "cpu" else 2)
+    encoded.clear()
+    forgetful = pair.engine()
+    monkeypatch.setattr(forgetful.models[pair.name].generation.runner, "_encoded", _NothingKept())
+    again = run(forgetful, requests)
+    assert sum(encoded) == 2 * len(SOURCES)
+    for i, source in enumerate(SOURCES):
+        np.testing.assert_allclose(
+            attention_matrix(again.finished[i].hypotheses[0], source),
+            attention_matrix(kept.finished[i].hypotheses[0], source),
+            atol=1e-6,
+        )
+
+
 @pytest.mark.parametrize(("calls", "limit"), [((8, 8), "MAX_WAIT_STEPS"), ((8, 9), "MAX_FOREIGN_WAIT_STEPS")])
 def test_an_ended_group_waits_for_a_few_steps_only(pairs, monkeypatch, calls, limit):
     """An ended group waits a limited number of steps for others to be aligned together with it.

@@ -118,10 +118,9 @@ def _with_attention(runner: Runner, ended: Sequence[EndedGroup]) -> list[list[Hy
     starts = [group.sequences[0].tokens[: group.num_prompt_tokens] for group, _ in texts]
     weights = iter(
         runner.align(
-            [group.source_token_ids for group, _ in texts],
+            [group for group, _ in texts],
             [start + hypothesis.token_ids for start, (_, hypothesis) in zip(starts, texts, strict=True)],
             [len(hypothesis.token_ids) for _, hypothesis in texts],
-            texts[0][0].adapter,
         )
     )
     found: list[list[Hypothesis] | None] = []

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from models.steps.alignment import normalise_alignment
 from models.steps.batch import EncoderBatch, SourceBatch
 from models.steps.kv_cache import KVCache
 from models.steps.state_memory import StateMemory
+from models.steps.step_inputs.ragged import SourceStates
 from server.engine.cache.lane_blocks import SlotCopies
 from server.engine.device.captured_parts import Part, capture_parts
 from server.engine.device.captured_searches import CapturedSearches
@@ -70,6 +72,8 @@ class Runner:
         self.captured: CapturedSteps | None = None
         self.captured_searches: CapturedSearches | None = None
         self.captured_encoder: CapturedEncoder | None = None
+        # Encoder output of the groups whose attention weights are computed at their end: [source tokens, hidden].
+        self._encoded: WeakKeyDictionary[SequenceGroup, Tensor] = WeakKeyDictionary()
 
     @torch.inference_mode()
     def capture_steps(
@@ -125,23 +129,21 @@ class Runner:
 
     @torch.inference_mode()
     def align(
-        self,
-        sources: Sequence[Sequence[int]],
-        texts: Sequence[Sequence[int]],
-        num_new: Sequence[int],
-        adapter: str,
+        self, groups: Sequence[SequenceGroup], texts: Sequence[Sequence[int]], num_new: Sequence[int]
     ) -> list[bytes | None]:
         """Cross-attention weights of the last tokens of some texts, averaged over the heads of the last layer.
 
-        sources: token ids of the source of each text.
+        groups: the group that generated each text. All have the same adapter.
         texts: token ids of the decoder, start tokens included.
         num_new: number of generated tokens at the end of each text.
-        adapter: name of the adapter of all texts, or empty.
         Returns bytes for each text: float32, little-endian, [new tokens, source tokens]; None for a text with a weight
-        that is not finite. Runs the whole model once, so that beams and drafts do not change the result.
+        that is not finite. Runs the whole decoder once, so that beams and drafts do not change the result.
         """
-        adapters = [adapter] * len(texts)
-        source = self.encoder_batch(sources, [None] * len(texts), adapters)
+        lengths = tuple(group.num_source_tokens for group in groups)
+        known = [self._encoded[group] for group in groups if group in self._encoded]
+        complete = len(known) == len(groups)
+        source = SourceStates(torch.cat(known) if complete else self.encode(self.source_batch(groups)), lengths)
+        adapters = [group.adapter for group in groups]
         target = self.encoder_batch([text[:-1] for text in texts], [None] * len(texts), adapters)
         weights = [own[-count:] for own, count in zip(self.model.align(source, target), num_new, strict=True)]
         # One check and one copy for all texts, because these have a fixed cost.
@@ -255,6 +257,10 @@ class Runner:
             graphs.run(batch, slots)
             return
         hidden = self.model.encode(batch)
+        if self.device.type == "cpu":  # the memory of a CUDA device is measured without these tensors
+            for group, own in zip(schedule.sources, torch.split(hidden, list(batch.lengths)), strict=True):
+                if group.has_attention:
+                    self._encoded[group] = own.clone()
         self.model.write_cross(hidden, self._tensor(slots), self.cross_cache, batch)
 
     def _tensor(self, values: Ids | Sequence[int] | Sequence[Sequence[int]]) -> Tensor:

@@ -14,6 +14,7 @@ from models.config import AttentionConfig
 from models.steps.batch import DecoderBatch, EncoderBatch, SourceBatch, WaveformBatch
 from models.steps.kv_cache import KVCache
 from models.steps.state_memory import StateMemory
+from models.steps.step_inputs.ragged import SourceStates
 
 if TYPE_CHECKING:
     from models.backends.cuda.graphs.encoder_graphs import EncoderGraphs
@@ -76,7 +77,7 @@ class TransformerProtocol(Protocol):
 
     def logits(self, hidden: Tensor, adapters: Sequence[str] = ()) -> Tensor: ...
 
-    def align(self, source: EncoderBatch, target: EncoderBatch) -> list[Tensor]: ...
+    def align(self, source: SourceStates, target: EncoderBatch) -> list[Tensor]: ...
 
     def align_cached(
         self, target: EncoderBatch, cross_cache: KVCache, slots: Tensor, heads: Sequence[tuple[int, int]]
