@@ -30,18 +30,13 @@ class EndedGroup:
 
     hypotheses: result of the group.
     step: index of the step in which the group ended.
+    num_tokens: tokens of the forward pass: source and text of each hypothesis.
     """
 
     group: SequenceGroup
     hypotheses: list[Hypothesis]
     step: int
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of the forward pass: source and text of each hypothesis."""
-        group = self.group
-        own = group.num_source_tokens + group.num_prompt_tokens
-        return sum(own + len(hypothesis.token_ids) for hypothesis in self.hypotheses)
+    num_tokens: int
 
 
 class AlignmentQueue:
@@ -55,7 +50,9 @@ class AlignmentQueue:
         return len(self._waiting)
 
     def add(self, group: SequenceGroup, hypotheses: list[Hypothesis]) -> None:
-        self._waiting.append(EndedGroup(group, hypotheses, self._step))
+        own = group.num_source_tokens + group.num_prompt_tokens
+        tokens = sum(own + len(hypothesis.token_ids) for hypothesis in hypotheses)
+        self._waiting.append(EndedGroup(group, hypotheses, self._step, tokens))
 
     def drop(self, group: SequenceGroup) -> None:
         """Remove a group whose result is not needed any more. No effect if the group is not in the queue."""

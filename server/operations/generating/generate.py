@@ -377,7 +377,8 @@ async def _prompt_ids(
     """Token ids of every prompt, truncated to `options.truncate` tokens if that is set."""
     texts = [prompt for prompt in spec.prompts if isinstance(prompt, str)]
     if texts:
-        return await prompts.encode_texts(runtime, call, model, texts, language_prompt, spec.options, "prompt")
+        read = await prompts.encode_texts(runtime, call, model, texts, language_prompt, spec.options, "prompt")
+        return [tokens.ids for tokens in read]
     if language_prompt.prefix or language_prompt.trailing_source_ids is not None:
         raise InvalidRequest(
             f"`target_lang` requires text with `{model.name}`; it cannot be combined with token ids", "target_lang"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from server.errors import ContextLengthExceeded, InvalidRequest, RequestTooLarge
 from server.ipc.client.call import Call
@@ -37,6 +38,20 @@ def task_prompt(options: GenerationOptions, model: ServedModel, task: str | None
         raise InvalidRequest(str(error), error.param) from None
 
 
+class PromptTokens(NamedTuple):
+    """The tokens of a prompt or source text, with its prefix and language tokens.
+
+    ids: token ids.
+    spans: for each token, its (start, end) in the text, in characters; (0, 0) for special tokens, language tokens and
+        tokens of the prefix. Empty if they were not requested.
+    is_cut: the text was too long and lost tokens.
+    """
+
+    ids: list[int]
+    spans: list[tuple[int, int]]
+    is_cut: bool
+
+
 async def encode_texts(
     runtime: Runtime,
     call: Call,
@@ -45,24 +60,31 @@ async def encode_texts(
     language_prompt: TranslationPrompt,
     options: GenerationOptions,
     param: str,
-) -> list[list[int]]:
-    """Tokenize texts with the prefix and language tokens of `language_prompt`, and return their token ids.
+    with_spans: bool = False,
+) -> list[PromptTokens]:
+    """Tokenize texts with the prefix and language tokens of `language_prompt`.
 
     Each text is shortened to `options.truncate` tokens, if that is set. param: the request's field, for errors.
+    with_spans: whether the characters of each token are needed.
     """
+    skipped = len(language_prompt.prefix)
 
-    def ids(encoding: Encoding) -> list[int]:
-        encoding = with_language_tokens(encoding, language_prompt)
-        if options.truncate is not None:
-            encoding = truncate(encoding, options.truncate, truncation_side(model))
-        return encoding.ids
+    def read(encoding: Encoding) -> PromptTokens:
+        whole = with_language_tokens(encoding, language_prompt)
+        kept = whole if options.truncate is None else truncate(whole, options.truncate, truncation_side(model))
+        spans = [
+            (0, 0) if special else (max(0, start - skipped), max(0, end - skipped))
+            for (start, end), special in zip(kept.offsets, kept.special, strict=bool(kept.offsets))
+        ]
+        return PromptTokens(kept.ids, spans, len(kept.ids) < len(whole.ids))
 
     return await runtime.encode_with(
         model.tokenizer,
         [language_prompt.prefix + text for text in texts],
-        ids,
+        read,
         param=param,
         add_special_tokens=language_prompt.trailing_source_ids is None,
+        offsets=with_spans,
         call=call,
     )
 
@@ -76,13 +98,14 @@ def truncation_side(model: ServedModel) -> TruncationSide:
 
 
 def with_language_tokens(encoding: Encoding, language_prompt: TranslationPrompt) -> Encoding:
-    """Add language tokens before and after the tokens of a source text. The result has no offsets."""
+    """Add language tokens before and after the tokens of a source text. Their offsets are (0, 0)."""
     leading, trailing = language_prompt.leading_source_ids, language_prompt.trailing_source_ids or ()
+    before, after = [(0, 0)] * len(leading), [(0, 0)] * len(trailing)
     return Encoding(
         ids=[*leading, *encoding.ids, *trailing],
         type_ids=[*(0 for _ in leading), *encoding.type_ids, *(0 for _ in trailing)],
         special=[*(True for _ in leading), *encoding.special, *(True for _ in trailing)],
-        offsets=[],
+        offsets=[*before, *encoding.offsets, *after] if encoding.offsets else [],
     )
 
 

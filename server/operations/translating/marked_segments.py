@@ -6,27 +6,22 @@ Attention between source and translation decides where an inline tag or protecte
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 
 from server.errors import InvalidRequest
-from server.ipc.client.call import Call
 from server.ipc.wire.generate_messages import Generate
 from server.operations.generating import prompts
 from server.operations.generating.generated_text import GeneratedText
-from server.operations.runtime import Runtime
-from server.operations.served_model import ServedModel
-from server.operations.translating.pivot_text import token_spans
 from server.operations.translating.segments import Segment
 from server.operations.translating.translation_models import longest_answer
 from server.text.languages.frequent_words import is_frequent
-from server.text.languages.languages import TranslationPrompt
 from server.text.markup.markup_options import MarkupOptions
 from server.text.markup.markup_sentences import MarkedSentence, escape, sentences
 from server.text.markup.markup_tokens import MarkupError
-from server.text.markup.placed_tags import InlineTag, Span
+from server.text.markup.placed_tags import InlineTag
 from server.text.markup.shown_tags import all_tags, restored, shown, with_parts, without_tags
 from server.text.markup.tag_placement import TokenAlignment, place_tags, proportional_alignment
 
@@ -35,13 +30,11 @@ from server.text.markup.tag_placement import TokenAlignment, place_tags, proport
 class MarkedSegment(Segment):
     """One sentence of a text with markup or protected parts. Its separator is the markup that follows it.
 
-    source_spans: (start, end) of each source token in the sentence, in characters; empty without inline tags.
     repeats_parts: the sentence is translated by language models, which read protected parts and repeat them.
     """
 
     sentence: MarkedSentence
     repeats_parts: bool = False
-    source_spans: list[Span] = field(default_factory=list)
 
     @property
     def is_whole(self) -> bool:
@@ -151,10 +144,9 @@ class MarkedSegment(Segment):
         if not self.sentence.tags:
             return None
         weights = self.attention_weights(answer)
-        spans = self.source_spans[: len(self.source_ids)]
-        if not len(weights) or len(spans) != len(self.source_ids):
+        if not len(weights) or not self.source_spans:
             return None
-        return TokenAlignment(spans, answer.token_spans(), weights)
+        return TokenAlignment(self.source_spans, answer.token_spans(), weights)
 
 
 def split_markup(
@@ -218,16 +210,3 @@ def fit_attention(message: Generate, is_open_ended: bool, has_markup: bool) -> G
         left -= numbers
         rows.append(row if left >= 0 else msgspec.structs.replace(row, attention=False))
     return msgspec.structs.replace(message, rows=rows)
-
-
-async def locate_tokens(
-    runtime: Runtime,
-    call: Call,
-    model: ServedModel,
-    tagged: Sequence[MarkedSegment],
-    language_prompt: TranslationPrompt,
-) -> None:
-    """Set `source_spans` of segments with inline tags. model: the model that reads them."""
-    spans = await token_spans(runtime, call, model, [marked.text for marked in tagged], language_prompt)
-    for segment, own in zip(tagged, spans, strict=True):
-        segment.source_spans = own

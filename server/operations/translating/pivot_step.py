@@ -18,36 +18,45 @@ from server.operations.generating.generation_run import TextRun, check_complete
 from server.operations.runtime import Runtime
 from server.operations.translating.instructed import read_instructed
 from server.operations.translating.loops import second_attempt, sets_repetitions
-from server.operations.translating.pivot_text import PivotText, token_spans
+from server.operations.translating.pivot_text import PivotText
 from server.operations.translating.segments import Segment
 from server.operations.translating.translation_models import TranslationPath, TranslationStep
 from server.system.loop_iterations import next_iteration
-from server.text.markup.placed_tags import Span
 
 ROWS_AT_ONCE = 64
 """Number of rows that are prepared in one iteration of the event loop. A row takes 20 microseconds per alternative."""
 
 
 async def read_segments(runtime: Runtime, call: Call, step: TranslationStep, translated: Sequence[Segment]) -> None:
-    """Tokenize segments for the model of a step, and set their `source_ids`."""
-    if not translated:
-        return
-    with_tags = [segment for segment in translated if segment.shows_tags]
-    others = [segment for segment in translated if not segment.shows_tags]
-    for group, own in ((others, step), (with_tags, replace(step, frame=step.tag_frame))):
+    """Tokenize segments for the model of a step, and set their `source_ids` and `source_spans`."""
+    groups: dict[tuple[bool, bool], list[Segment]] = {}
+    for segment in translated:
+        is_located = step.frame is None and segment.has_tags
+        groups.setdefault((segment.shows_tags, is_located), []).append(segment)
+    for (shows_tags, is_located), group in groups.items():
+        own = replace(step, frame=step.tag_frame) if shows_tags else step
         texts = [segment.reading for segment in group]
-        sources = await _read(runtime, call, own, texts, step.options) if texts else []
+        sources = await _read(runtime, call, own, texts, step.options, is_located)
         for segment, source in zip(group, sources, strict=True):
-            segment.source_ids = source
+            segment.source_ids, segment.source_spans = source.ids, source.spans
 
 
 async def _read(
-    runtime: Runtime, call: Call, step: TranslationStep, texts: Sequence[str], options: GenerationOptions
-) -> list[list[int]]:
-    """Token ids of texts for the model of a step, including its prompt or language tokens."""
+    runtime: Runtime,
+    call: Call,
+    step: TranslationStep,
+    texts: Sequence[str],
+    options: GenerationOptions,
+    with_spans: bool,
+) -> list[prompts.PromptTokens]:
+    """Tokens of texts for the model of a step, including its prompt or language tokens.
+
+    with_spans: whether the characters of each token are needed. A language model gets none.
+    """
     if step.frame is not None:
-        return await read_instructed(runtime, call, step.model, step.frame, texts)
-    return await prompts.encode_texts(runtime, call, step.model, texts, step.prompt, options, "inputs")
+        sources = await read_instructed(runtime, call, step.model, step.frame, texts)
+        return [prompts.PromptTokens(ids, [], False) for ids in sources]
+    return await prompts.encode_texts(runtime, call, step.model, texts, step.prompt, options, "inputs", with_spans)
 
 
 async def to_pivot(
@@ -117,11 +126,7 @@ async def _read_pivots(
     texts = [translated_pivot.text for _, translated_pivot in pivots]
     limit = step.model.info.source_tokens or None
     options = replace(step.options, truncate=limit)
-    sources = await _read(runtime, call, step, texts, options)
-    spans: list[list[Span]] = [[] for _ in texts]
-    if step.frame is None:
-        spans = await token_spans(runtime, call, step.model, texts, step.prompt)
-    for (segment, pivot), ids, places in zip(pivots, sources, spans, strict=True):
-        pivot.ids, pivot.spans = ids, places[: len(ids)]
-        pivot.is_cut = step.frame is None and len(places) > len(ids)
+    sources = await _read(runtime, call, step, texts, options, with_spans=True)
+    for (segment, pivot), source in zip(pivots, sources, strict=True):
+        pivot.ids, pivot.spans, pivot.is_cut = source
         segment.pivot = pivot

@@ -8,13 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from server.ipc.client.call import Call
 from server.operations.generating.generated_text import GeneratedText
-from server.operations.runtime import Runtime
-from server.operations.served_model import ServedModel
-from server.text.languages.languages import TranslationPrompt
 from server.text.markup.placed_tags import Span
-from server.text.tokens.tokenizer import Encoding
 
 
 @dataclass
@@ -74,32 +69,3 @@ def linked_tokens(read: Sequence[Span], written: Sequence[Span]) -> npt.NDArray[
     links[totals == 0, -1] = 1
     links[totals > 0] /= totals[totals > 0, None]
     return links
-
-
-async def token_spans(
-    runtime: Runtime, call: Call, model: ServedModel, texts: Sequence[str], language_prompt: TranslationPrompt
-) -> list[list[Span]]:
-    """Tokenize texts, and return the (start, end) in characters of each token; (0, 0) for special and language tokens.
-
-    language_prompt: tokens and text that the model reads around each text.
-    """
-    if not texts:
-        return []
-    prefix = language_prompt.prefix
-    before = [(0, 0)] * len(language_prompt.leading_source_ids)
-    after = [(0, 0)] * len(language_prompt.trailing_source_ids or ())
-
-    def places(encoding: Encoding) -> list[Span]:
-        spans = [(max(0, start - len(prefix)), max(0, end - len(prefix))) for start, end in encoding.offsets]
-        own = [(0, 0) if special else span for span, special in zip(spans, encoding.special, strict=True)]
-        return [*before, *own, *after]
-
-    return await runtime.encode_with(
-        model.tokenizer,
-        [prefix + text for text in texts],
-        places,
-        param="inputs",
-        add_special_tokens=language_prompt.trailing_source_ids is None,
-        offsets=True,
-        call=call,
-    )

@@ -52,6 +52,8 @@ class Segment:
     prefix: the request's beginning of the translation, put before the answer; empty except in an input's first
         translated segment.
     source_ids: token ids of the text for the first model.
+    source_spans: (start, end) of each token of `source_ids` in the text, in characters; empty for a segment without
+        inline tags, and for a language model.
     pivot: the segment in the pivot language; None for a translation with one model.
     is_instructed: a language model translates the segment. White space around its answers is removed.
     shows_tags: the model is a language model that reads the inline tags of the segment, and repeats them.
@@ -71,6 +73,7 @@ class Segment:
     is_aligned: bool = False
     is_second_attempt: bool = False
     has_wrong_language: bool = False
+    source_spans: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def reading(self) -> str:

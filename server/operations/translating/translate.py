@@ -32,7 +32,7 @@ from server.operations.translating.glossary import (
 )
 from server.operations.translating.instructed import Formality, longest_frame, segment_tokens, with_frames
 from server.operations.translating.loops import second_attempt, sets_repetitions
-from server.operations.translating.marked_segments import MarkedSegment, fit_attention, locate_tokens, split_markup
+from server.operations.translating.marked_segments import MarkedSegment, fit_attention, split_markup
 from server.operations.translating.pivot_step import ROWS_AT_ONCE, read_segments, to_pivot
 from server.operations.translating.segment_rows import SegmentRows, SegmentSettings
 from server.operations.translating.segments import Segment, SegmentedText
@@ -231,8 +231,6 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
         token_bytes = await grammar.token_bytes_for_stops(runtime, call, model)
     items = [text.index for text, _ in places] if spec.fails_alone else None
     fit = None if options.return_attention else partial(fit_attention, has_markup=spec.markup is not None)
-    if not path.is_instructed:
-        await locate_tokens(runtime, call, path.first.model, tagged, path.first.prompt)
     await read_segments(runtime, call, path.first, translated)
     first: TextRun | None = None
     if path.pivot is not None and translated:
