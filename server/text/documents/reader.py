@@ -1,6 +1,6 @@
 """Read and write documents in a separate process, under limits on processor time and memory.
 
-The process keeps nothing between requests: to write a document, it parses the file again.
+The process keeps only the document that it read last. To write another one, it parses the file again.
 See docs/decisions/0140-documents.md.
 """
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.text.documents.document_process import work
+from server.text.documents.document_process import Documents
 from server.text.documents.reader import DocumentReader
 from server.text.documents.unit_lines import text_lines
 from server.text.documents.units import DocumentError
@@ -88,11 +88,14 @@ VALID = {
 def read_and_write(suffix: str, data: bytes) -> bool:
     """Read a document and write it, as the process does. Returns whether it was accepted."""
     request = {"suffix": suffix, "bytes": len(data), "translations": None, "target_lang": "fr"}
+    documents = Documents()
     try:
-        _, content = work(request, data, b"")
+        _, content = documents.work(request, data, b"")
         units = [text for line in content.splitlines() for text in json.loads(line)[1]]
         lines = text_lines(units[::-1] if all(map(str.isalpha, units)) else units)
-        work(request | {"translations": len(lines)}, data, lines)
+        kept = documents.work(request | {"translations": len(lines)}, data, lines)
+        parsed_again = documents.work(request | {"translations": len(lines)}, data, lines)
+        assert kept == parsed_again or suffix in ("docx", "pptx", "xlsx", "odt", "epub")  # an archive has a time
     except DocumentError as error:
         assert SECRET not in str(error)
         return False

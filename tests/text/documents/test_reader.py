@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from server.text.documents import document_process
 from server.text.documents.formats import FORMATS
 from server.text.documents.markdown import _TABLE_RULE
 from server.text.documents.plain import _wrapped
 from server.text.documents.reader import DocumentReader
 from server.text.documents.unit_lines import KINDS, read_text_lines, read_unit_lines, text_lines, unit_lines
-from server.text.documents.units import DocumentError, TextUnit
+from server.text.documents.units import Document, DocumentError, TextUnit
 
 EMPHASIS = b"*a " * 300_000
 """Markdown in which every asterisk may begin emphasis. To search the rest for its end each time would take hours."""
@@ -46,6 +47,36 @@ def test_a_document_is_read_and_written(reader: DocumentReader) -> None:
     written = reader.write("md", data, ['<g id="0">gardens</g> and houses'], "en")
     assert written.decode() == "# *gardens* and houses\n\n12\n"
     assert not reader.read("txt", b"12\n34\n").has_text
+
+
+def test_the_document_that_was_read_last_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is kept until it is written or another one is read, and only while the process needs little memory."""
+    parsed: list[bytes] = []
+
+    def read(data: bytes) -> Document:
+        parsed.append(data)
+        return read_text(data)
+
+    read_text = document_process.FORMATS["txt"].read
+    monkeypatch.setitem(document_process.FORMATS, "txt", document_process.FORMATS["txt"]._replace(read=read))
+    memory = [document_process.KEPT_MEMORY_BYTES]
+    monkeypatch.setattr(document_process, "_peak_memory", lambda: memory[-1])
+    documents = document_process.Documents()
+
+    def ask(data: bytes, translation: str | None = None) -> bytes:
+        lines = None if translation is None else text_lines([translation])
+        request = {"suffix": "txt", "translations": None if lines is None else len(lines), "target_lang": "fr"}
+        return documents.work(request, data, lines or b"")[1]
+
+    ask(b"one")
+    assert ask(b"one", "un") == b"un" and parsed == [b"one"]
+    assert ask(b"one", "une") == b"une" and parsed == [b"one", b"one"]
+    ask(b"one")
+    ask(b"two")
+    assert ask(b"one", "un") == b"un" and parsed[3:] == [b"two", b"one"]
+    memory.append(document_process.KEPT_MEMORY_BYTES + 1)
+    ask(b"one")
+    assert ask(b"one", "un") == b"un" and parsed[5:] == [b"one", b"one"]
 
 
 @pytest.mark.parametrize(
