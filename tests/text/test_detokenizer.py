@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from server.text.tokenizers import marian
+from server.text.tokenizers.load import load_tokenizer
 from server.text.tokens import streams
 from server.text.tokens.detokenizer import IncrementalDetokenizer, StopStrings
 from server.text.tokens.tokenizer import Tokenizer
-from tests.text.checkpoints import CORPUS, TORTURE
+from tests.text.checkpoints import CORPUS, TORTURE, write_marian
 
 _text = st.text(
     st.one_of(
@@ -49,6 +52,18 @@ def test_random_tokens_concatenate_to_their_decoding(tokenizer: Tokenizer, data:
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size), max_size=30))
     detokenizer = IncrementalDetokenizer(tokenizer, skip_special_tokens=skip)
     assert _run(detokenizer, [[token_id] for token_id in ids]) == tokenizer.decode(ids, skip)
+
+
+def test_a_tokenizer_remembers_few_decoded_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Decoded pieces of SentencePiece are remembered up to a limit. The texts are those of a new tokenizer."""
+    monkeypatch.setattr(marian, "MAX_KNOWN", 8)
+    directory = write_marian(tmp_path)
+    tokenizer = load_tokenizer(directory)
+    assert isinstance(tokenizer, marian.MarianTokenizer)
+    for text in [*CORPUS, *TORTURE, *CORPUS]:
+        ids = tokenizer.encode([text])[0].ids
+        assert _run(IncrementalDetokenizer(tokenizer), [ids]) == load_tokenizer(directory).decode(ids)
+        assert len(tokenizer._known) <= 8
 
 
 @_quick

@@ -29,6 +29,10 @@ from server.text.tokens.tokenizer import SpecialIds, TokenizerError
 from weights.resolve import file_in
 
 _LANGUAGE_TOKEN = re.compile(r">>.*?<<", re.DOTALL)
+MAX_KNOWN = 1 << 14
+"""Most decoded pieces that a tokenizer remembers, some 5 MB."""
+Decoded = tuple[str, tuple[str, ...], str]
+"""A decoded piece: the text that it adds, and `_window` and `_shown` of a `PieceStream` after it."""
 
 
 class PieceTokenizer(PythonTokenizer):
@@ -71,6 +75,7 @@ class PieceTokenizer(PythonTokenizer):
         self.token_bound = bound_of_pieces(self._special_tokens | set(self._added_ids))
         self.max_length = files.max_length
         self._clean_up = files.clean_up
+        self._known: dict[tuple[str, ...], Decoded] = {}
 
     def spans(self, group: tuple[str, ...], add_special_tokens: bool, offsets: bool) -> Iterator[TokenSpan]:
         before, after = self._around() if add_special_tokens else ([], [])
@@ -113,7 +118,8 @@ class PieceTokenizer(PythonTokenizer):
     def stream(self, skip_special_tokens: bool = True) -> TokenStream:
         skipped = self.special_ids if skip_special_tokens else frozenset()
         steps = DecoderChain([], [StripWhitespace(), *(clean_up_steps() if self._clean_up else ())])
-        return PieceStream(self._target, self._tokens, self._special_tokens, skipped, self._gap, steps)
+        known = self._known
+        return PieceStream(self._target, self._tokens, self._special_tokens, skipped, self._gap, steps, known)
 
     def id_to_token(self, token_id: int) -> str | None:
         return self._tokens.get(token_id)
@@ -171,6 +177,8 @@ class PieceStream:
     skipped: ids of tokens that add no text.
     gap: text to insert after a special token.
     steps: steps that change the joined text, such as stripping white space.
+    known: pieces that streams of this tokenizer have decoded, by the window before a piece and the piece. Joining two
+        pieces takes ten times as long as looking up the result.
     """
 
     def __init__(
@@ -181,11 +189,14 @@ class PieceStream:
         skipped: frozenset[int],
         gap: str,
         steps: DecoderChain,
+        known: dict[tuple[str, ...], Decoded],
     ) -> None:
         self._target, self._tokens, self._special, self._skipped = target, tokens, special, skipped
-        self._gap, self._steps = gap, steps
-        self._window: list[str] = []
+        self._gap, self._steps, self._known = gap, steps, known
+        self._window: tuple[str, ...] = ()
         self._shown = ""
+        # Whether `_shown` is the text of the window, so that the window alone decides what the next piece adds.
+        self._is_settled = True
 
     def push(self, token_id: int) -> str:
         token = self._tokens.get(token_id)
@@ -193,18 +204,26 @@ class PieceStream:
             return ""
         if token in self._special:
             text = self._rest() + token + self._gap
-            self._window, self._shown = [], ""
+            self._window, self._shown, self._is_settled = (), "", True
         else:
-            self._window.append(token)
+            key = (*self._window, token) if self._is_settled else ()
+            if found := self._known.get(key):
+                text, self._window, self._shown = found
+                return self._steps.push(text)
+            self._window = (*self._window, token)
+            self._is_settled = False
             if self._is_byte(token):
                 return ""  # hold back: a run of byte tokens is decoded as a whole
             text = self._rest()
             if text:
-                self._window = [token]
+                self._window = (token,)
                 self._shown = _join_pieces(self._target, self._window)
                 if not self._shown:
-                    self._window = ["▁.", token]
+                    self._window = ("▁.", token)
                     self._shown = _join_pieces(self._target, self._window)
+                self._is_settled = True
+                if key:
+                    _remember(self._known, key, (text.replace("▁", " "), self._window, self._shown))
         return self._steps.push(text.replace("▁", " "))
 
     def finish(self) -> str:
@@ -212,8 +231,8 @@ class PieceStream:
 
     def fork(self) -> PieceStream:
         steps = self._steps.fork()
-        other = PieceStream(self._target, self._tokens, self._special, self._skipped, self._gap, steps)
-        other._window, other._shown = list(self._window), self._shown
+        other = PieceStream(self._target, self._tokens, self._special, self._skipped, self._gap, steps, self._known)
+        other._window, other._shown, other._is_settled = self._window, self._shown, self._is_settled
         return other
 
     def _rest(self) -> str:
@@ -254,9 +273,16 @@ def _located_pieces(model: Any, text: str) -> Iterator[tuple[str, int, int]]:
             yield fields[1].decode(), character_at[fields.get(4, 0)], character_at[fields.get(5, 0)]
 
 
-def _join_pieces(model: Any, pieces: list[str]) -> str:
+def _remember(known: dict[tuple[str, ...], Decoded], key: tuple[str, ...], decoded: Decoded) -> None:
+    """Add a decoded piece to those that are known. A full dictionary is emptied first."""
+    if len(known) >= MAX_KNOWN:
+        known.clear()
+    known[key] = decoded
+
+
+def _join_pieces(model: Any, pieces: Sequence[str]) -> str:
     pause()
-    return str(model.DecodePieces(pieces)) if pieces else ""
+    return str(model.DecodePieces(list(pieces))) if pieces else ""
 
 
 def load_pieces(directory: Path, name: str) -> Any:
