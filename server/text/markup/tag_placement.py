@@ -362,16 +362,8 @@ def _attention_shares(units: Sequence[Span], alignment: TokenAlignment) -> npt.N
 
     Special tokens of the source are left out. All zeros for units with too little attention on the source.
     """
-    starts = [start for start, _ in units]
-    pairs = [
-        (unit, token)
-        for token, (start, end) in enumerate(alignment.target)
-        for unit in range(max(0, bisect_right(starts, start) - 1), bisect_left(starts, end))
-        if units[unit][1] > start
-    ]
-    overlaps = np.zeros((len(units), len(alignment.target)))
-    if pairs:
-        overlaps[tuple(zip(*pairs, strict=True))] = 1
+    own, read = np.array(units).reshape(-1, 2), np.array(alignment.target).reshape(-1, 2)
+    overlaps = ((own[:, :1] < read[:, 1]) & (own[:, 1:] > read[:, 0])).astype(np.float64)
     attention = overlaps @ alignment.weights
     attention *= [end > start for start, end in alignment.source]
     totals = attention.sum(1, keepdims=True)
