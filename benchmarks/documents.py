@@ -10,8 +10,9 @@ formatting as HTML tags (`tagged`). Placing tags takes a second pass of the mode
 server divides a document into portions; the calls of `/translate` have the size of these portions, and the same number
 of calls is in progress at once.
 
-Each round measures every kind of file and both kinds of calls once. The table has medians over the rounds, and their
-ratios to `calls`: elapsed time, processor time of all server processes, and number of engine steps.
+Each round measures every kind of file and both kinds of calls once, every second round in reverse order, because the
+speed of a machine changes within minutes. The table has medians over the rounds, and their ratios to `calls`: elapsed
+time, processor time of all server processes, and number of engine steps.
 
 The exit status is 1 if the text of a document differs from the text that `/translate` returns, or if the median elapsed
 time of a document is more than 1.15 times that of `calls`. The last lines also compare each document with the calls
@@ -294,11 +295,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             **{kind: partial(client.document, f"a.{kind}") for kind in options.kinds},
         }
         for number in range(options.rounds):
-            expected: list[str] | None = None
-            for kind, translate in ways.items():
-                cost, texts = client.measured(translate)
+            found_texts: dict[str, list[str]] = {}
+            for kind in list(ways) if number % 2 == 0 else list(reversed(ways)):
+                cost, found_texts[kind] = client.measured(ways[kind])
                 costs[kind].append(cost)
-                expected = texts if expected is None else expected
+            expected = found_texts["calls"]
+            for texts in found_texts.values():
                 differing += len(texts) != len(expected) or sum(map(str.__ne__, texts, expected))
             print(f"round {number + 1}: " + ", ".join(f"{kind} {own[-1].seconds:.2f} s" for kind, own in costs.items()))
     medians = {
