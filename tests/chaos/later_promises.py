@@ -19,7 +19,7 @@ LATER_PROMISES: tuple[Promise, ...] = (
         fairness.fair_shares,
         "rows-are-never-shared",
         {"runs": 2},
-        {"runs": 1, "streams": 100, "prompts": 64, "tries": 3},
+        {"runs": 1, "prompts": 64, "tries": 3},
     ),
     Promise(
         31,

@@ -72,10 +72,12 @@ def values_that_are_not_finite_pass() -> None:
 
 @bug("worker")
 def rows_are_never_shared() -> None:
-    """A running row keeps its place in the batch until its end, even if rows of other calls wait."""
+    """A running row keeps its place in the batch until its end, and no call is short enough to start before others."""
     from server.engine.scheduling.fair_rows import FairRows
+    from server.engine.sequences import sequence
 
     replace(FairRows, "victim", lambda self, group: None)
+    replace(sequence, "SHORT_NEW_TOKENS", 0)
 
 
 @bug("worker")
