@@ -84,6 +84,11 @@ def engine_workers(of: psutil.Process | None = None) -> list[psutil.Process]:
     return [process for process in _descendants(of) if "server.engine.process.worker" in _command(process)]
 
 
+def helper_processes(replica: psutil.Process, script: str) -> list[psutil.Process]:
+    """The helper processes of a replica that run a script (`server.system.line_process`). script: name of its file."""
+    return [process for process in _descendants(replica) if script in _command(process)]
+
+
 def _descendants(of: psutil.Process | None = None) -> list[psutil.Process]:
     try:
         return (of or psutil.Process()).children(recursive=True)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Event
+from typing import Any
 
 import httpx
 import pytest
 
 from tests.e2e.sse import events
-from tests.ray.conftest import RunningCluster, engine_workers
+from tests.ray.conftest import RunningCluster, engine_workers, helper_processes
 from tests.waiting import HANG_SECONDS, eventually, is_gone, open_request
 
 pytestmark = pytest.mark.ray
@@ -29,6 +31,46 @@ def test_starts_with_one_replica_and_answers(cluster: RunningCluster) -> None:
     assert [translation["text"] for translation in translated.json()["translations"]] == ["Je suis un étudiant"]
     (vector,) = cluster.post("/embed", {"inputs": ["a cat"]}).json()
     assert sum(x * x for x in vector) == pytest.approx(1, abs=1e-5)
+
+
+def _chat(number: int) -> tuple[str, dict[str, Any]]:
+    """A request whose messages a helper process renders."""
+    messages = [{"role": "user", "content": f"Tell a story {number}"}]
+    return "/v1/chat/completions", {"messages": messages, "max_tokens": 4}
+
+
+def _pattern(number: int) -> tuple[str, dict[str, Any]]:
+    """A request whose regular expression a helper process compiles. number: makes the expression a new one."""
+    return "/generate", {
+        "prompt": "Once upon a time",
+        "max_new_tokens": 4,
+        "response_format": {"type": "regex", "pattern": f"[0-9]{{{number}}}"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("script", "request_of"), [("chat_process.py", _chat), ("grammar_process.py", _pattern)], ids=["chat", "grammar"]
+)
+def test_a_stopped_helper_is_no_fault_of_the_client(
+    cluster: RunningCluster, script: str, request_of: Callable[[int], tuple[str, dict[str, Any]]]
+) -> None:
+    (replica,) = cluster.replica_processes()
+    assert cluster.post(*request_of(2)).status_code == 200
+    (helper,) = helper_processes(replica, script)
+    helper.send_signal(signal.SIGSTOP)
+    refused = cluster.post(*request_of(3))
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "not_ready"), refused.text
+    assert int(refused.headers["retry-after"]) >= 1
+    assert is_gone(helper)
+    assert cluster.post(*request_of(3)).status_code == 200
+    (helper,) = helper_processes(replica, script)
+    helper.send_signal(signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(cluster.post, *request_of(4))
+        helper.send_signal(signal.SIGCONT)
+        assert answer.result().status_code == 200
+    assert helper_processes(replica, script) == [helper]
+    assert replica in cluster.replica_processes()
 
 
 def test_events_arrive_one_by_one(cluster: RunningCluster) -> None:
