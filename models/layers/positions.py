@@ -296,7 +296,10 @@ class LayerBucketBias(nn.Module):
 
 
 class Alibi:
-    """ALiBi: a bias proportional to the distance. Has no parameters. Source: Press et al. 2022, arXiv:2108.12409."""
+    """ALiBi: attention scores fall in proportion to the distance between query and key, with one slope per head.
+
+    Has no parameters. Source: Press et al. 2022, arXiv:2108.12409.
+    """
 
     def __init__(self, config: AlibiConfig) -> None:
         self._slopes = torch.tensor(config.slopes, device="cpu")

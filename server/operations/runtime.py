@@ -268,9 +268,13 @@ class Runtime:
             )
 
     def check_tokens(self, tokenizer: Tokenizer, texts: Sequence[str], param: str) -> None:
-        """Raise RequestTooLarge for a text that may have more than `MAX_TEXT_TOKENS` tokens.
+        """Refuse texts that could have too many tokens, before the time to tokenize them is spent.
 
+        The upper bound of a text's number of tokens is computed from its characters.
+
+        texts: each is checked alone.
         param: the request's field with the texts, for errors.
+        Raises RequestTooLarge if the bound of a text is above `MAX_TEXT_TOKENS`.
         """
         most = max(map(tokenizer.token_bound, texts), default=0)
         if most > MAX_TEXT_TOKENS:

@@ -1,4 +1,4 @@
-"""Strict reading of `config.json`: absent settings have defaults, and errors name the setting with the wrong value."""
+"""Read settings from a checkpoint's `config.json`. A wrong type or value raises an error that names the setting."""
 
 from __future__ import annotations
 

@@ -175,7 +175,9 @@ def later_layers(model: ModelConfig, count: int) -> Rule:
 
 
 def latent_gguf_settings(of: Metadata, **more: Any) -> Settings:
-    """Settings for `config.json` of a decoder with latent attention, from GGUF metadata. more: further settings to add.
+    """Translate the metadata of a GGUF file to the settings of a `config.json`, for a decoder with latent attention.
+
+    more: settings to add, or to replace those from the metadata.
 
     Newer files store the projections of keys and values in separate tensors. Their metadata describes one key-value
     head, as wide as the latent vector; the width of a real head is in the keys that end with `_mla`.

@@ -97,10 +97,10 @@ class Portions:
             self._task = asyncio.create_task(self._feed_rest(), name="received bytes")
 
     def end(self) -> None:
-        """Drop all waiting bytes, all bytes received later, and the references to the protocol.
+        """Stop for good: bytes that are not parsed yet, and bytes received later, are dropped.
 
-        The protocol refers to this object. This cycle of references would keep the last request in memory until the
-        garbage collector runs.
+        Also drops the callbacks. They refer to the protocol, which refers to this object, and such a cycle would keep
+        the last request in memory until the garbage collector runs.
         """
         self._has_ended = True
         self._waiting.clear()

@@ -1,4 +1,4 @@
-"""Field types and base classes that request bodies of all dialects share.
+"""Types of request fields, with their limits, and base classes of request bodies, for all dialects.
 
 `None` always means that the field was not sent. Operations check which fields can be combined.
 """

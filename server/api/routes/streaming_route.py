@@ -28,7 +28,7 @@ RenderedT = TypeVar("RenderedT", contravariant=True)
 
 
 class Renderer(Protocol[DeltaT, RenderedT]):
-    """Renders the result of a request to a `StreamingRoute`, whole or as a stream. Each request has a new instance."""
+    """Writes one answer in a dialect's format: as one JSON value, or as the bytes of a stream. Used for one request."""
 
     def whole(self, result: RenderedT) -> Any:
         """The JSON value of an answer that is not streamed."""

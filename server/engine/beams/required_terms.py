@@ -188,10 +188,12 @@ def _end_of(text: str, term: str) -> int | None:
 
 
 def _partial(text: str, term: str) -> int:
-    """Length of the longest part at the end of a text that begins a term but is not the whole term; 0 if there is none.
+    """Number of characters of a term that the end of a text already contains; 0 if the text does not end in its start.
 
-    The part must not begin inside a word of the text.
-    text: must contain the character before that part.
+    For example 3 for the text "a new yor" and the term "york". A whole term does not count, nor does a start inside a
+    word of the text.
+
+    text: its first character only shows whether a word goes on; no match starts there.
     """
     for length in range(min(len(term), len(text)) - 1, 0, -1):
         if text.endswith(term[:length]) and not are_joined(text[-length - 1], term[0]):

@@ -140,10 +140,14 @@ class NgramDrafter:
 
 
 def draft_lengths(probabilities: Sequence[Sequence[float]], num_rows: int, costs: StepCosts) -> list[int]:
-    """Draft lengths, one for each sequence, with which the next step should generate the most tokens per second.
+    """Choose how many draft tokens of each sequence the next step verifies, for the most tokens per second.
 
-    probabilities: for each sequence, the probability of each predicted token to be accepted, in falling order.
-    num_rows: rows of the step, each of which generates one token without drafts.
+    More draft tokens make the step longer and may be rejected.
+
+    probabilities: for each sequence, the probabilities that its predicted tokens are accepted, in falling order.
+    num_rows: rows of the step without drafts. Each generates one token.
+    costs: tells the expected seconds of a step.
+    Returns a length for each sequence.
     """
     # The most probable tokens first. Those of one sequence stay in order, because their probabilities fall.
     candidates = sorted(

@@ -303,7 +303,11 @@ class GeneratedText:
         return bool(self._attention)
 
     def attention_weights(self, num_source_tokens: int) -> npt.NDArray[np.float32]:
-        """Cross-attention weights: [answer tokens, source tokens], float32; no rows if the worker has sent none."""
+        """How strongly each token of the answer attended to each token of the source text.
+
+        num_source_tokens: number of tokens of the source text.
+        Returns [answer tokens, source tokens], float32; no rows if the worker has sent no weights.
+        """
         rows = len(self.token_ids) if self._attention else 0
         weights = np.frombuffer(self._attention or b"", "<f4")[: rows * num_source_tokens]
         return weights.astype(np.float32, copy=False).reshape(rows, num_source_tokens)
