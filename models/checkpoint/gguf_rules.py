@@ -152,7 +152,7 @@ def _head_norms(
     if config is None or config.over != "own_head":
         return (norm(rf"blk\.(\d+)\.{theirs}\.(weight|bias)", rf"{layer}attention.{ours}.\2"),)
     names = tuple(rf"{layer}attention.{ours}.heads.{head}.weight" for head in range(heads))
-    return (Rule(rf"blk\.(\d+)\.{theirs}\.weight", names, (lambda tensors: tensors[0].unbind(0),)),)
+    return (Rule(rf"blk\.(\d+)\.{theirs}\.weight", names, (_unbound,)),)
 
 
 def _expert_rules(model: ModelConfig, layer: str) -> Sequence[Rule]:
@@ -167,34 +167,27 @@ def _expert_rules(model: ModelConfig, layer: str) -> Sequence[Rule]:
     experts = next((kind.num_experts for kind in (*mixed, *kinds) if isinstance(kind, MixtureOfExpertsConfig)), 0)
     inside = f"{layer}feed_forward.{'parts.1.' if mixed else ''}"
     block, parts = r"blk\.(\d+)\.", ("gate", "up", "down")
+
+    def stacked(name: str, names: Sequence[str], field: str, *steps: LayoutChange) -> Rule:
+        """Rule for a tensor that contains a matrix, or a vector, of every expert for each of some parts."""
+        ours = [f"{inside}experts.{expert}.{part}.{field}" for part in names for expert in range(experts)]
+        return Rule(rf"{block}ffn_{name}_exps\.{field}", tuple(ours), steps)
+
     return (
         Rename(block + r"ffn_gate_inp\.(weight|bias)", inside + r"router.\2"),
         Rule(block + r"exp_probs_b(?:\.bias)?", (inside + "router.correction",), (_as_vector,)),
         Rule(block + r"ffn_gate_inp_shexp\.weight", (inside + "shared_gate.weight",), (_as_row,)),
         *(Rename(block + rf"ffn_{part}_shexp\.(weight|bias)", rf"{inside}shared.{part}.\2") for part in parts),
         *(Rename(block + rf"ffn_{part}\.(\d+)\.weight", rf"{inside}experts.\2.{part}.weight") for part in parts),
-        *(
-            Rule(
-                block + rf"ffn_{part}_exps\.weight",
-                tuple(f"{inside}experts.{expert}.{part}.weight" for expert in range(experts)),
-                (unstack(experts),),
-            )
-            for part in parts
-        ),
-        *(
-            Rule(
-                block + rf"ffn_{part}_exps\.bias",
-                tuple(f"{inside}experts.{expert}.{part}.bias" for expert in range(experts)),
-                (lambda tensors: tensors[0].unbind(0),),
-            )
-            for part in parts
-        ),
-        Rule(
-            block + r"ffn_gate_up_exps\.weight",
-            tuple(f"{inside}experts.{expert}.{part}.weight" for part in ("gate", "up") for expert in range(experts)),
-            (split(2, dim=1), unstack(experts)),
-        ),
+        *(stacked(part, (part,), "weight", unstack(experts)) for part in parts),
+        *(stacked(part, (part,), "bias", _unbound) for part in parts),
+        stacked("gate_up", ("gate", "up"), "weight", split(2, dim=1), unstack(experts)),
     )
+
+
+def _unbound(tensors: Sequence[Any]) -> Sequence[Any]:
+    """Divide a tensor into the entries of its first dimension."""
+    return list(tensors[0].unbind(0))
 
 
 def _as_vector(tensors: Sequence[Any]) -> Sequence[Any]:

@@ -100,6 +100,12 @@ class AttentionConfig:
         if self.rope is not None:
             require(self.rope.dim <= self.head_dim, f"rope dim {self.rope.dim} exceeds head_dim {self.head_dim}")
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether all tokens attend to all, without rotary positions, grouped heads, head norms and score cap."""
+        has_none = all(part is None for part in (self.rope, self.query_key_norm, self.window, self.score_cap))
+        return has_none and not self.causal and self.num_heads == self.num_kv_heads
+
 
 @dataclass(frozen=True, kw_only=True)
 class LatentAttentionConfig(AttentionConfig):
@@ -200,9 +206,8 @@ class ConvolutionAttentionConfig(AttentionConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.kernel_size > 0 and self.kernel_size % 2 == 1, f"kernel size must be odd, got {self.kernel_size}")
-        plain = self.rope is None and self.query_key_norm is None and self.window is None and self.score_cap is None
         require(
-            plain and not self.causal and self.num_heads == self.num_kv_heads and self.clip is None,
+            self.is_plain and self.clip is None,
             "attention beside convolutions supports none of causal, rope, head norms, windows, caps and grouped heads",
         )
 
@@ -216,9 +221,8 @@ class GatedBiasAttentionConfig(AttentionConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        plain = self.rope is None and self.query_key_norm is None and self.window is None and self.score_cap is None
         require(
-            plain and not self.causal and self.num_heads == self.num_kv_heads,
+            self.is_plain,
             "a gated bias supports none of causal, rope, query_key_norm, window, score_cap and grouped heads",
         )
 
@@ -233,9 +237,8 @@ class RelativeAttentionConfig(AttentionConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        plain = self.rope is None and self.query_key_norm is None and self.window is None and self.score_cap is None
         require(
-            plain and not self.causal and self.num_heads == self.num_kv_heads,
+            self.is_plain,
             "attention with distances supports none of causal, rope, query_key_norm, window, score_cap, grouped heads",
         )
 
@@ -263,9 +266,8 @@ class DisentangledConfig(AttentionConfig):
             self.content_to_position or self.position_to_content,
             "disentangled attention needs content_to_position or position_to_content",
         )
-        plain = self.rope is None and self.query_key_norm is None and self.window is None and self.score_cap is None
         require(
-            plain and not self.causal and self.num_heads == self.num_kv_heads,
+            self.is_plain,
             "disentangled attention supports none of causal, rope, query_key_norm, window, score_cap and grouped heads",
         )
 

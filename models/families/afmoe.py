@@ -12,7 +12,7 @@ from models.config import MixtureOfExpertsConfig, ModelConfig, QueryKeyNorm, Rou
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.gguf import GgufFamily, Settings, layer_types, rms_eps, rotary_settings
-from models.families.shared.mixture_of_experts import expert_rules
+from models.families.shared.mixture_of_experts import rotary_expert_rules
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import (
@@ -21,9 +21,8 @@ from models.families.shared.rotary_decoder import (
     rms_norm,
     rotary_decoder,
     rotary_layer,
-    rotary_rules,
 )
-from models.families.shared.windows import typed_windows
+from models.families.shared.windows import patterned_windows
 from weights.gguf.metadata import Metadata
 from weights.rules import Rename, Rule
 
@@ -67,6 +66,8 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         shared=gated_feed_forward(fields, width * fields.integer("num_shared_experts")),
     )
     dense, first_sparse = gated_feed_forward(fields), fields.integer("num_dense_layers", least=0)
+    sliding = fields.optional_integer("sliding_window", absent=1024)
+    windows = patterned_windows(fields, sliding, "global_attn_every_n_layers")
     layers = [
         rotary_layer(
             fields,
@@ -80,7 +81,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
             norm_slots=("input", "output"),
             output_gate=True,
         )
-        for index, window in enumerate(_windows(fields))
+        for index, window in enumerate(windows)
     ]
     return rotary_decoder(
         fields,
@@ -91,15 +92,6 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     )
 
 
-def _windows(fields: Fields) -> list[int | None]:
-    layers, window = fields.integer("num_hidden_layers"), fields.optional_integer("sliding_window", absent=1024)
-    layer_types = fields.raw("layer_types")
-    if layer_types is None:
-        interval = fields.integer("global_attn_every_n_layers")
-        layer_types = ["sliding_attention" if (index + 1) % interval else "full_attention" for index in range(layers)]
-    return typed_windows(layer_types, layers, window)
-
-
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
     layer, ours = r"model\.layers\.(\d+)\.", r"decoder.layers.\1."
     return (
@@ -108,8 +100,7 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
         Rename(layer + r"post_mlp_layernorm\.weight", ours + "feed_forward_norms.output.weight"),
         Rename(layer + r"mlp\.router\.gate\.weight", ours + "feed_forward.router.weight"),
         Rename(layer + r"mlp\.expert_bias", ours + "feed_forward.router.correction"),
-        *expert_rules(model, "mlp", gate="gate_proj", up="up_proj", down="down_proj"),
-        *rotary_rules(model, hf, architecture),
+        *rotary_expert_rules(model, hf, architecture),
     )
 
 

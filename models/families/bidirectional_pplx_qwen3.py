@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from models.config import LanguageModelHead, ModelConfig, PoolingHead
+from models.config import ModelConfig, PoolingHead
 from models.families.shared.family import Family
 from models.families.shared.fields import Fields
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.qwen3_layers import DEFAULTS, qwen3_decoder
-from models.families.shared.rename_rules import renamed
-from models.families.shared.rotary_decoder import rotary_rules
-from weights.rules import Drop, Rule
+from models.families.shared.rotary_decoder import headless_rules
 
 _PUBLISHED = PublishedCode("perplexity-ai", "", "PPLXQwen3")
 
@@ -27,15 +25,10 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     return replace(model, head=PoolingHead())
 
 
-def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    body = rotary_rules(replace(model, head=LanguageModelHead(tied=True)), hf, architecture)
-    return (Drop(r"lm_head\..*"), *renamed(body, r"model\.", r"(?:model\.)?"))
-
-
 FAMILY = Family(
     name="bidirectional_pplx_qwen3",
     model_types=("bidirectional_pplx_qwen3",),
     architectures={"PPLXQwen3Model": ("embed",)},
     config=_config,
-    rules=_rules,
+    rules=headless_rules,
 )

@@ -54,7 +54,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
             output_bias=bias,
             parallel=True,
         )
-        for window in patterned_windows(fields, absent=4096)
+        for window in patterned_windows(fields, fields.optional_integer("sliding_window", absent=4096))
     ]
     return rotary_decoder(
         fields,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,18 +18,16 @@ from models.families.shared.gguf import (
     rotary_settings,
     sliding_window,
 )
-from models.families.shared.mixture_of_experts import expert_rules, typed_feed_forwards
+from models.families.shared.mixture_of_experts import rotary_expert_rules, typed_feed_forwards
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
     head_dim_of,
     rotary_decoder,
     rotary_layer,
-    rotary_rules,
 )
 from models.families.shared.windows import typed_windows
 from weights.gguf.metadata import Metadata
-from weights.rules import Rule
 
 _DEFAULTS = {
     "vocab_size": 256000,
@@ -149,13 +147,6 @@ def _windows(fields: Fields, first: int) -> list[int | None]:
     return typed_windows(layer_types, layers, window)
 
 
-def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    return (
-        *expert_rules(model, "mlp", gate="gate_proj", up="up_proj", down="down_proj"),
-        *rotary_rules(model, hf, architecture),
-    )
-
-
 def gguf_settings(of: Metadata) -> Settings:
     """Settings for `config.json` from the metadata of a GGUF file.
 
@@ -189,7 +180,7 @@ FAMILY = decoder_family(
     "cohere2_moe",
     "Cohere2Moe",
     config,
-    rules,
+    rotary_expert_rules,
     texts=False,
     tokens=False,
     answers=False,

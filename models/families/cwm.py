@@ -17,7 +17,7 @@ from models.families.shared.rotary_decoder import (
     rotary_layer,
     rotary_rules,
 )
-from models.families.shared.windows import typed_windows
+from models.families.shared.windows import windows_by_type
 
 _LLAMA3 = {
     "rope_type": "llama3",
@@ -48,6 +48,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     feed_forward = gated_feed_forward(fields, bias=fields.flag("mlp_bias", False))
     # Null means one head of keys and values per query head; absent means eight heads.
     heads = fields.optional_integer("num_key_value_heads", absent=8) or fields.integer("num_attention_heads")
+    width = fields.optional_integer("sliding_window", absent=8192)
     layers = [
         rotary_layer(
             fields,
@@ -58,17 +59,9 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
             feed_forward=feed_forward,
             window=window,
         )
-        for window in _windows(fields)
+        for window in windows_by_type(fields, width, lambda index: index % 4 == 0)
     ]
     return rotary_decoder(fields, layers, norm, scaled_max_positions(rope, fields.integer("max_position_embeddings")))
-
-
-def _windows(fields: Fields) -> list[int | None]:
-    layers, window = fields.integer("num_hidden_layers"), fields.optional_integer("sliding_window", absent=8192)
-    layer_types = fields.raw("layer_types")
-    if layer_types is None:
-        layer_types = ["sliding_attention" if index % 4 else "full_attention" for index in range(layers)]
-    return typed_windows(layer_types, layers, window)
 
 
 FAMILY = decoder_family(

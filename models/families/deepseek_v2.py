@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from models.config import ModelConfig, RouterConfig
@@ -18,9 +18,8 @@ from models.families.shared.latent_attention import (
 )
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rope import rope_config, scaled_max_positions
-from models.families.shared.rotary_decoder import rms_norm, rotary_decoder, rotary_rules
+from models.families.shared.rotary_decoder import rms_norm, rotary_decoder
 from weights.gguf.metadata import Metadata
-from weights.rules import Rule
 
 _PUBLISHED = PublishedCode("deepseek-ai", "deepseek", "DeepseekV2")
 
@@ -73,10 +72,6 @@ def _router(fields: Fields) -> RouterConfig:
     return RouterConfig(normalized=False, groups=groups, groups_per_token=chosen, scale=scale)
 
 
-def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    return (*latent_rules(model), *rotary_rules(model, hf, architecture))
-
-
 def gguf_settings(of: Metadata) -> Settings:
     # The published files do not state how experts are chosen. Several groups mean a choice limited to some groups.
     grouped = of.integer("expert_group_count", 1) > 1
@@ -88,7 +83,7 @@ FAMILY = decoder_family(
     "deepseek_v2",
     "DeepseekV2",
     config,
-    rules,
+    latent_rules,
     tokens=False,
     answers=False,
     gguf=GgufFamily(

@@ -25,7 +25,7 @@ from models.families.shared.mixture_of_experts import corrected_router
 from models.families.shared.prediction_head import layer_after_the_last
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rope import rope_config, scaled_max_positions
-from models.families.shared.rotary_decoder import rms_norm, rotary_decoder, rotary_rules
+from models.families.shared.rotary_decoder import rms_norm, rotary_decoder
 from weights.gguf.metadata import Metadata
 from weights.rules import Rule
 
@@ -83,7 +83,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
     name = "num_mtp_layers" if hf.get("num_nextn_predict_layers") is None else "num_nextn_predict_layers"
     count = Fields({name: hf.get(name)}).integer(name, 1, least=0)
-    return (later_layers(model, count), *latent_rules(model), *rotary_rules(model, hf, architecture))
+    return (later_layers(model, count), *latent_rules(model, hf, architecture))
 
 
 def gguf_settings(of: Metadata) -> Settings:

@@ -28,7 +28,7 @@ from models.families.shared.rename_rules import renamed
 from models.families.shared.rope import rope_config, scaled_max_positions, with_rope_of
 from models.families.shared.rotary_decoder import gated_feed_forward, rms_norm, rotary_rules
 from models.families.shared.text_part import text_settings
-from models.families.shared.windows import typed_windows
+from models.families.shared.windows import patterned_windows
 from weights.rules import Drop, Rename, Rule
 
 _MULTIMODAL = "EmbeddingGemma2Model"
@@ -51,7 +51,9 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     Fields({"rope_scaling": text.get("rope_scaling")}).refuse_unless("rope_scaling")
     text["hidden_act"] = text["hidden_activation"]
     fields = Fields({**text, "rope_parameters": None, "rope_scaling": None})
-    norm, bias, windows = rms_norm(fields), fields.flag("attention_bias", False), _windows(fields)
+    norm, bias = rms_norm(fields), fields.flag("attention_bias", False)
+    # The last layer always has full attention.
+    windows = [*patterned_windows(fields, fields.integer("sliding_window", 512) + 1, default=6)[:-1], None]
     input_width, hidden = fields.integer("hidden_size_per_layer_input", 512), fields.integer("hidden_size")
     shapes = head_shapes(fields, windows, fields.integer("num_global_key_value_heads", 1))
     feed_forward = gated_feed_forward(fields, fields.integer("intermediate_size"))
@@ -94,16 +96,6 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         ),
         max_positions=min(scaled_max_positions(rope, positions) for rope in ropes),
     )
-
-
-def _windows(fields: Fields) -> list[int | None]:
-    """Sliding window of each layer in tokens, None for full attention. The last layer always has full attention."""
-    layers, kinds = fields.integer("num_hidden_layers"), fields.raw("layer_types")
-    if kinds is None:
-        every = fields.integer("sliding_window_pattern", 6)
-        kinds = ["sliding_attention" if (index + 1) % every else "full_attention" for index in range(layers)]
-    windows = typed_windows(kinds, layers, fields.integer("sliding_window", 512) + 1)
-    return [*windows[:-1], None]
 
 
 def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

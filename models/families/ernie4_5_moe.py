@@ -10,8 +10,8 @@ from models.families.shared.decoder_family import decoder_family
 from models.families.shared.ernie4_5 import ernie4_5_decoder
 from models.families.shared.fields import Fields
 from models.families.shared.gguf import GgufFamily, Settings, has_bias, rms_eps, rotary_settings
-from models.families.shared.mixture_of_experts import expert_rules
-from models.families.shared.rotary_decoder import gated_feed_forward, rotary_rules
+from models.families.shared.mixture_of_experts import rotary_expert_rules
+from models.families.shared.rotary_decoder import gated_feed_forward
 from weights.gguf.metadata import Metadata
 from weights.rules import Drop, Rule
 
@@ -64,8 +64,7 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
         # Modules that predict further tokens; generation token by token does not use them.
         Drop(r".*mtp.*"),
         Rule(statics, (r"decoder.layers.\1.feed_forward.router.correction",), (_as_vector,)),
-        *expert_rules(model, "mlp", gate="gate_proj", up="up_proj", down="down_proj"),
-        *rotary_rules(model, hf, architecture),
+        *rotary_expert_rules(model, hf, architecture),
     )
 
 

@@ -21,7 +21,7 @@ from models.families.shared.rotary_decoder import (
     rotary_layer,
     rotary_rules,
 )
-from models.families.shared.windows import patterned_windows, typed_windows
+from models.families.shared.windows import patterned_windows, windows_by_type
 from weights.gguf.metadata import Metadata
 
 _DEFAULTS = {
@@ -44,7 +44,9 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     head_dim, norm = head_dim_of(fields), rms_norm(fields)
     rope = rope_config(fields, head_dim)
     feed_forward = gated_feed_forward(fields)
-    is_hybrid = fields.optional_integer("sliding_window", absent=4096) is not None
+    width = fields.optional_integer("sliding_window", absent=4096)
+    is_hybrid = width is not None
+    windows = patterned_windows(fields, width) if is_hybrid else windows_by_type(fields, None, lambda index: True)
     layers = [
         rotary_layer(
             fields,
@@ -57,16 +59,10 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
             query_key_norm=QueryKeyNorm(norm),
             norm_slots=("output",),
         )
-        for window in (patterned_windows(fields, absent=4096) if is_hybrid else _full_attention(fields))
+        for window in windows
     ]
     max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings"))
     return rotary_decoder(fields, layers, norm, max_positions)
-
-
-def _full_attention(fields: Fields) -> list[int | None]:
-    layers = fields.integer("num_hidden_layers")
-    layer_types = fields.raw("layer_types")
-    return typed_windows(["full_attention"] * layers if layer_types is None else layer_types, layers, None)
 
 
 def gguf_settings(of: Metadata) -> Settings:

@@ -25,7 +25,7 @@ from models.families.shared.rotary_decoder import (
     rotary_rules,
 )
 from models.families.shared.text_part import text_settings
-from models.families.shared.windows import typed_windows
+from models.families.shared.windows import patterned_windows
 from weights.gguf.metadata import Metadata
 from weights.rules import Drop, Rule
 
@@ -86,14 +86,10 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _windows(fields: Fields) -> list[int | None]:
-    layers, window = fields.integer("num_hidden_layers"), fields.optional_integer("sliding_window", absent=4096)
+    window = fields.optional_integer("sliding_window", absent=4096)
     if window is not None and not fields.flag("is_causal"):
         window //= 2
-    layer_types = fields.raw("layer_types")
-    if layer_types is None:
-        every = fields.integer("sliding_window_pattern", 6)
-        layer_types = ["sliding_attention" if (index + 1) % every else "full_attention" for index in range(layers)]
-    return typed_windows(layer_types, layers, window)
+    return patterned_windows(fields, window, default=6)
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

@@ -39,7 +39,7 @@ from models.families.shared.gguf import GgufFamily, Settings, decoder_settings, 
 from models.families.shared.rope import rope_config, scaled_max_positions, with_rope_of
 from models.families.shared.rotary_decoder import rms_norm, rotary_rules
 from models.families.shared.text_part import text_settings
-from models.families.shared.windows import key_value_layers, typed_windows
+from models.families.shared.windows import key_value_layers, windows_by_type
 from weights.gguf.metadata import Metadata
 from weights.rules import Drop, Rename, Rule
 
@@ -62,7 +62,8 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     norm, width, vocab = rms_norm(fields), fields.integer("hidden_size"), fields.integer("vocab_size")
     input_width, streams = fields.integer("hidden_size_per_layer_input", 256), fields.integer("altup_num_inputs", 4)
     activation = fields.activation("hidden_activation", "gelu_pytorch_tanh")
-    norms, windows = NormSlots(input=norm, output=norm), _windows(fields)
+    norms = NormSlots(input=norm, output=norm)
+    windows = windows_by_type(fields, fields.integer("sliding_window", 512), lambda index: index % 5 == 4)
 
     def layer(attention: AttentionConfig, intermediate_size: int, sparsity: float) -> LayerConfig:
         feed_forward = FeedForwardConfig(intermediate_size, activation, gated=True, bias=False, sparsity=sparsity)
@@ -136,13 +137,6 @@ def _attentions(
         )
         for window, source in zip(windows, sources, strict=True)
     ]
-
-
-def _windows(fields: Fields) -> list[int | None]:
-    layers, kinds = fields.integer("num_hidden_layers"), fields.raw("layer_types")
-    if kinds is None:
-        kinds = ["sliding_attention" if (index + 1) % 5 else "full_attention" for index in range(layers)]
-    return typed_windows(kinds, layers, fields.integer("sliding_window", 512))
 
 
 def _sizes(fields: Fields) -> list[int]:

@@ -18,7 +18,7 @@ from models.families.shared.gguf import (
     rms_eps,
     routed_experts,
 )
-from models.families.shared.mixture_of_experts import corrected_router, expert_rules
+from models.families.shared.mixture_of_experts import corrected_router, rotary_expert_rules
 from models.families.shared.prediction_head import layer_after_the_last
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import (
@@ -27,7 +27,6 @@ from models.families.shared.rotary_decoder import (
     rms_norm,
     rotary_decoder,
     rotary_layer,
-    rotary_rules,
 )
 from weights.gguf.metadata import Metadata
 from weights.rules import Drop, Rule
@@ -90,8 +89,7 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     return (
         # The additional layer after the decoder layers only drafts tokens.
         Drop(rf"model\.layers\.{len(model.decoder.layers)}\..*"),
-        *expert_rules(model, "mlp", gate="gate_proj", up="up_proj", down="down_proj"),
-        *rotary_rules(model, hf, architecture),
+        *rotary_expert_rules(model, hf, architecture),
     )
 
 

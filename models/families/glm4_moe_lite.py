@@ -12,7 +12,7 @@ from models.families.shared.latent_attention import latent_attention, latent_rul
 from models.families.shared.mixture_of_experts import corrected_router, typed_feed_forwards
 from models.families.shared.prediction_head import layer_after_the_last
 from models.families.shared.rope import rope_config, scaled_max_positions
-from models.families.shared.rotary_decoder import gated_feed_forward, rms_norm, rotary_decoder, rotary_rules
+from models.families.shared.rotary_decoder import gated_feed_forward, rms_norm, rotary_decoder
 from weights.rules import Drop, Rule
 
 _DEFAULTS = {
@@ -68,8 +68,7 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     return (
         # The additional layer after the decoder layers only drafts tokens.
         Drop(rf"model\.layers\.{len(model.decoder.layers)}\..*"),
-        *latent_rules(model),
-        *rotary_rules(model, hf, architecture),
+        *latent_rules(model, hf, architecture),
     )
 
 

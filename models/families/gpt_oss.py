@@ -32,7 +32,7 @@ from models.families.shared.gguf import (
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import head_dim_of, rms_norm, rotary_decoder, rotary_rules
 from models.families.shared.transposed_experts import transposed_expert_rules
-from models.families.shared.windows import typed_windows
+from models.families.shared.windows import windows_by_type
 from weights.gguf.metadata import Metadata
 from weights.rules import Rename, Rule
 
@@ -75,6 +75,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         router=RouterConfig(normalized=True, bias=True),
     )
     heads = fields.integer("num_attention_heads")
+    width = fields.optional_integer("sliding_window", absent=128)
     layers = [
         LayerConfig(
             AttentionConfig(
@@ -95,18 +96,10 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
             experts,
             NormSlots(input=norm),
         )
-        for window in _windows(fields)
+        for window in windows_by_type(fields, width, lambda index: index % 2 == 1)
     ]
     max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings", 131072))
     return rotary_decoder(fields, layers, norm, max_positions)
-
-
-def _windows(fields: Fields) -> list[int | None]:
-    layers, window = fields.integer("num_hidden_layers"), fields.optional_integer("sliding_window", absent=128)
-    layer_types = fields.raw("layer_types")
-    if layer_types is None:
-        layer_types = ["full_attention" if index % 2 else "sliding_attention" for index in range(layers)]
-    return typed_windows(layer_types, layers, window)
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

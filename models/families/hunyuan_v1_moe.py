@@ -104,7 +104,7 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     return (
         Rename(theirs + r"gate\.wg\.weight", ours + "router.weight"),
         Rename(theirs + r"shared_mlp\.(gate|up|down)_proj\.weight", ours + r"shared.\2.weight"),
-        *expert_rules(model, "mlp", gate="gate_proj", up="up_proj", down="down_proj"),
+        *expert_rules(model),
         *HEAD_NORM_RULES,
         *rotary_rules(model, hf, architecture),
     )

@@ -9,7 +9,7 @@ from models.config import MixtureOfExpertsConfig, ModelConfig, QueryKeyNorm, Rou
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.gguf import GgufFamily, Settings, has_bias, prediction_layers, rms_eps, rotary_settings
-from models.families.shared.mixture_of_experts import expert_rules, typed_feed_forwards
+from models.families.shared.mixture_of_experts import rotary_expert_rules, typed_feed_forwards
 from models.families.shared.prediction_head import layer_after_the_last
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import (
@@ -18,7 +18,6 @@ from models.families.shared.rotary_decoder import (
     rms_norm,
     rotary_decoder,
     rotary_layer,
-    rotary_rules,
 )
 from weights.gguf.metadata import Metadata
 from weights.rules import Drop, Rename, Rule
@@ -93,8 +92,7 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
         Rename(theirs + r"(?:router\.gate|gate)\.weight", ours + "router.weight"),
         Rename(theirs + r"(?:expert_bias|e_score_correction_bias)", ours + "router.correction"),
         Rename(theirs + r"shared_mlp\.(gate|up|down)_proj\.(weight|bias)", ours + r"shared.\2.\3"),
-        *expert_rules(model, "mlp", gate="gate_proj", up="up_proj", down="down_proj"),
-        *rotary_rules(model, hf, architecture),
+        *rotary_expert_rules(model, hf, architecture),
     )
 
 

@@ -98,7 +98,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
     theirs, ours = LAYER + r"linear_attn\.", OURS + "mixer."
     return (
-        *expert_rules(model, "mlp", gate="gate_proj", up="up_proj", down="down_proj"),
+        *expert_rules(model),
         # Published files have one matrix, and transformers splits it.
         _fused_inputs(delta_mixer(model)),
         Rename(theirs + r"out_norm\.weight", ours + "norm.weight"),

@@ -62,7 +62,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
     return (
         Rename(LAYER + r"feed_forward\.expert_bias", OURS + "feed_forward.router.correction"),
-        *expert_rules(model, "feed_forward", gate="w1", up="w3", down="w2"),
+        *expert_rules(model, "feed_forward", ("w1", "w3", "w2")),
         *short_convolution_rules(model, hf, architecture),
     )
 

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from models.config import ClassificationHead, HeadConfig, LanguageModelHead, ModelConfig, PoolingHead
+from models.config import ClassificationHead, HeadConfig, ModelConfig, PoolingHead
 from models.families.shared.family import Family
 from models.families.shared.fields import Fields
 from models.families.shared.published_code import PublishedCode
-from models.families.shared.rename_rules import renamed
-from models.families.shared.rotary_decoder import gated_feed_forward, rotary_rules, uniform_decoder
-from weights.rules import Drop, Rename, Rule
+from models.families.shared.rotary_decoder import gated_feed_forward, headless_rules, uniform_decoder
+from weights.rules import Rename, Rule
 
 _PUBLISHED = PublishedCode("nvidia", "", "LlamaBidirectional", module="llama_bidirectional_model")
 _POOLS: dict[str, Literal["first", "last", "mean"]] = {"avg": "mean", "cls": "first", "last": "last"}
@@ -49,12 +48,7 @@ def _head(fields: Fields, architecture: str) -> HeadConfig:
 
 
 def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    body = rotary_rules(replace(model, head=LanguageModelHead(tied=True)), hf, architecture)
-    return (
-        Rename(r"score\.weight", "head.output.weight"),
-        Drop(r"lm_head\..*"),
-        *renamed(body, r"model\.", r"(?:model\.)?"),
-    )
+    return (Rename(r"score\.weight", "head.output.weight"), *headless_rules(model, hf, architecture))
 
 
 FAMILY = Family(

@@ -19,7 +19,7 @@ from models.families.shared.gguf import (
     sliding_window,
     with_ropes_by_type,
 )
-from models.families.shared.mixture_of_experts import expert_rules, typed_feed_forwards
+from models.families.shared.mixture_of_experts import rotary_expert_rules, typed_feed_forwards
 from models.families.shared.rope import rope_config, scaled_max_positions, with_rope_of
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
@@ -27,9 +27,8 @@ from models.families.shared.rotary_decoder import (
     rms_norm,
     rotary_decoder,
     rotary_layer,
-    rotary_rules,
 )
-from models.families.shared.windows import typed_windows
+from models.families.shared.windows import windows_by_type
 from weights.gguf.metadata import Metadata
 from weights.rules import Drop, Rule
 
@@ -64,6 +63,8 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         router=RouterConfig(normalized=fields.flag("norm_topk_prob", True)),
     )
     feed_forwards = typed_feed_forwards(fields, gated_feed_forward(fields), experts, dense_layers=0)
+    width = fields.optional_integer("sliding_window", absent=1024)
+    windows = windows_by_type(fields, width, lambda index: True)
     layers = [
         rotary_layer(
             fields,
@@ -77,24 +78,16 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
             output_bias=bias,
             query_key_norm=QueryKeyNorm(norm),
         )
-        for window, feed_forward in zip(_windows(fields), feed_forwards, strict=True)
+        for window, feed_forward in zip(windows, feed_forwards, strict=True)
     ]
     return rotary_decoder(fields, layers, norm, scaled_max_positions(full, fields.integer("max_position_embeddings")))
-
-
-def _windows(fields: Fields) -> list[int | None]:
-    layers, layer_types = fields.integer("num_hidden_layers"), fields.raw("layer_types")
-    if layer_types is None:
-        layer_types = ["full_attention"] * layers
-    return typed_windows(layer_types, layers, fields.optional_integer("sliding_window", absent=1024))
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
     return (
         # A layer that predicts a second token; generation token by token does not use it.
         Drop(r"mtp\..*"),
-        *expert_rules(model, "mlp", gate="gate_proj", up="up_proj", down="down_proj"),
-        *rotary_rules(model, hf, architecture),
+        *rotary_expert_rules(model, hf, architecture),
     )
 
 

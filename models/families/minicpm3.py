@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from models.config import LayerConfig, ModelConfig, NormSlots
@@ -17,10 +17,9 @@ from models.families.shared.latent_attention import (
 )
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rope import rope_config, scaled_max_positions
-from models.families.shared.rotary_decoder import gated_feed_forward, rms_norm, rotary_decoder, rotary_rules
+from models.families.shared.rotary_decoder import gated_feed_forward, rms_norm, rotary_decoder
 from weights.gguf.metadata import Metadata
 from weights.gguf.rope import longrope
-from weights.rules import Rule
 
 _PUBLISHED = PublishedCode("openbmb", "minicpm", "MiniCPM3")
 _DEFAULTS = {
@@ -64,10 +63,6 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     )
 
 
-def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    return (*latent_rules(model), *rotary_rules(model, hf, architecture))
-
-
 def gguf_settings(of: Metadata) -> Settings:
     """Settings for `config.json` from the metadata of a GGUF file.
 
@@ -88,7 +83,7 @@ FAMILY = decoder_family(
     "minicpm3",
     "MiniCPM3",
     config,
-    rules,
+    latent_rules,
     tokens=False,
     answers=False,
     gguf=GgufFamily({"minicpm3": gguf_settings}, rules=latent_gguf_rules),

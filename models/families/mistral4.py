@@ -5,7 +5,7 @@ Queries are scaled by a factor that grows with the logarithm of the position.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from models.config import ConfigError, ModelConfig, QueryScale, RouterConfig
@@ -14,9 +14,8 @@ from models.families.shared.fields import Fields
 from models.families.shared.gguf import GgufFamily, Settings
 from models.families.shared.latent_attention import latent_gguf_rules, latent_gguf_settings, latent_layers, latent_rules
 from models.families.shared.rope import rope_config, scaled_max_positions
-from models.families.shared.rotary_decoder import rms_norm, rotary_decoder, rotary_rules
+from models.families.shared.rotary_decoder import rms_norm, rotary_decoder
 from weights.gguf.metadata import Metadata
-from weights.rules import Rule
 
 _YARN = {
     "rope_type": "yarn",
@@ -87,10 +86,6 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     return rotary_decoder(fields, layers, norm, max_positions)
 
 
-def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    return (*latent_rules(model), *rotary_rules(model, hf, architecture))
-
-
 def gguf_settings(of: Metadata) -> Settings:
     settings = latent_gguf_settings(of, model_type="mistral4")
     scaling = settings.pop("rope_scaling", None)
@@ -106,7 +101,7 @@ FAMILY = decoder_family(
     "mistral4",
     "Mistral4",
     config,
-    rules,
+    latent_rules,
     answers=False,
     pad_token_id=11,
     gguf=GgufFamily({"mistral4": gguf_settings}, rules=latent_gguf_rules),

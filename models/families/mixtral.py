@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from models.config import MixtureOfExpertsConfig, ModelConfig, RouterConfig
@@ -17,10 +17,9 @@ from models.families.shared.gguf import (
     rotary_settings,
     sliding_window,
 )
-from models.families.shared.mixture_of_experts import expert_rules
-from models.families.shared.rotary_decoder import gated_feed_forward, rotary_rules, uniform_decoder
+from models.families.shared.mixture_of_experts import mixtral_rules
+from models.families.shared.rotary_decoder import gated_feed_forward, uniform_decoder
 from weights.gguf.metadata import Metadata
-from weights.rules import Rule
 
 _DEFAULTS = {
     "vocab_size": 32000,
@@ -50,13 +49,6 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     return uniform_decoder(fields, experts, window=fields.optional_integer("sliding_window"))
 
 
-def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    return (
-        *expert_rules(model, r"(?:block_sparse_moe|mlp)", gate="w1", up="w3", down="w2"),
-        *rotary_rules(model, hf, architecture),
-    )
-
-
 def gguf_settings(of: Metadata) -> Settings:
     return rotary_settings(
         of,
@@ -77,6 +69,6 @@ FAMILY = decoder_family(
     "mixtral",
     "Mixtral",
     config,
-    rules,
+    mixtral_rules,
     gguf=GgufFamily({"llama": gguf_settings}, _is_mixtral, paired_neighbours),
 )

@@ -70,7 +70,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
             query_key_norm=QueryKeyNorm(norm, "all"),
             norm_slots=("output",),
         )
-        for window in patterned_windows(fields, absent=4096)
+        for window in patterned_windows(fields, fields.optional_integer("sliding_window", absent=4096))
     ]
     max_positions = scaled_max_positions(full_rope, fields.integer("max_position_embeddings"))
     return rotary_decoder(fields, layers, norm, max_positions)

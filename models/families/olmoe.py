@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from models.config import MixtureOfExpertsConfig, ModelConfig, QueryKeyNorm, RouterConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.gguf import GgufFamily, Settings, has_bias, rms_eps, rotary_settings
-from models.families.shared.mixture_of_experts import expert_rules
-from models.families.shared.rotary_decoder import gated_feed_forward, rms_norm, rotary_rules, uniform_decoder
+from models.families.shared.mixture_of_experts import rotary_expert_rules
+from models.families.shared.rotary_decoder import gated_feed_forward, rms_norm, uniform_decoder
 from weights.gguf.metadata import Metadata
-from weights.rules import Rule
 
 _DEFAULTS = {
     "vocab_size": 50304,
@@ -45,13 +44,6 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     )
 
 
-def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    return (
-        *expert_rules(model, "mlp", gate="gate_proj", up="up_proj", down="down_proj"),
-        *rotary_rules(model, hf, architecture),
-    )
-
-
 def gguf_settings(of: Metadata) -> Settings:
     return rotary_settings(
         of,
@@ -68,7 +60,7 @@ FAMILY = decoder_family(
     "olmoe",
     "Olmoe",
     config,
-    rules,
+    rotary_expert_rules,
     texts=False,
     tokens=False,
     answers=False,

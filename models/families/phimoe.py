@@ -6,20 +6,19 @@ it, the published code and transformers use different frequencies.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from models.config import ConfigError, MixtureOfExpertsConfig, ModelConfig, NormConfig, RopeConfig, RouterConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, rope_type
 from models.families.shared.gguf import GgufFamily, Settings, has_bias, rotary_settings, sliding_window
-from models.families.shared.mixture_of_experts import expert_rules
+from models.families.shared.mixture_of_experts import mixtral_rules
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rope import rope_config
-from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, rotary_rules, uniform_decoder
+from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, uniform_decoder
 from weights.gguf.metadata import Metadata
 from weights.gguf.rope import longrope
-from weights.rules import Rule
 
 _CODE = PublishedCode("microsoft", "phimoe", "PhiMoE")
 
@@ -88,13 +87,6 @@ def _rope(fields: Fields, head_dim: int) -> tuple[RopeConfig, int]:
     return rope_config(Fields(unscaled), head_dim), min(original, max_positions)
 
 
-def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    return (
-        *expert_rules(model, r"(?:block_sparse_moe|mlp)", gate="w1", up="w3", down="w2"),
-        *rotary_rules(model, hf, architecture),
-    )
-
-
 def gguf_settings(of: Metadata) -> Settings:
     """Settings for `config.json` from the metadata of a GGUF file.
 
@@ -123,7 +115,7 @@ FAMILY = decoder_family(
     "phimoe",
     "Phimoe",
     config,
-    rules,
+    mixtral_rules,
     generating=("PhimoeForCausalLM", "PhiMoEForCausalLM"),
     tokens=False,
     answers=False,

@@ -5,14 +5,14 @@ Each mixture has a shared expert, which processes every token.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from models.config import MixtureOfExpertsConfig, ModelConfig, RouterConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.gguf import GgufFamily, Settings, qwen_experts, rms_eps, rotary_settings
-from models.families.shared.mixture_of_experts import expert_rules, sparse_layers
+from models.families.shared.mixture_of_experts import rotary_expert_rules, sparse_layers
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
@@ -20,11 +20,9 @@ from models.families.shared.rotary_decoder import (
     rms_norm,
     rotary_decoder,
     rotary_layer,
-    rotary_rules,
 )
-from models.families.shared.windows import switched_window, typed_windows
+from models.families.shared.windows import switched_window, windows_by_type
 from weights.gguf.metadata import Metadata
-from weights.rules import Rule
 
 _DEFAULTS = {
     "vocab_size": 151936,
@@ -82,18 +80,12 @@ def _windows(fields: Fields) -> list[int | None]:
     There are no windows unless `use_sliding_window` is true. `layer_types` names the layers with a window. Without it,
     the layers with an even index below `max_window_layers` have one.
     """
-    layers, window = fields.integer("num_hidden_layers"), switched_window(fields, absent=4096)
-    if fields.raw("layer_types") is None:
-        last = fields.integer("max_window_layers", least=0)
-        return [window if index < last and index % 2 == 0 else None for index in range(layers)]
-    return typed_windows(fields.raw("layer_types"), layers, window)
+    window = switched_window(fields, absent=4096)
 
+    def is_full(index: int) -> bool:
+        return index >= fields.integer("max_window_layers", least=0) or index % 2 == 1 or window is None
 
-def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    return (
-        *expert_rules(model, "mlp", gate="gate_proj", up="up_proj", down="down_proj"),
-        *rotary_rules(model, hf, architecture),
-    )
+    return windows_by_type(fields, window, is_full)
 
 
 def gguf_settings(of: Metadata) -> Settings:
@@ -113,6 +105,6 @@ FAMILY = decoder_family(
     "qwen2_moe",
     "Qwen2Moe",
     config,
-    rules,
+    rotary_expert_rules,
     gguf=GgufFamily({"qwen2moe": gguf_settings}),
 )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from models.config import MixtureOfExpertsConfig, ModelConfig, QueryKeyNorm, RouterConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.gguf import GgufFamily, Settings, qwen_experts, rms_eps, rotary_settings
-from models.families.shared.mixture_of_experts import expert_rules, sparse_layers
+from models.families.shared.mixture_of_experts import rotary_expert_rules, sparse_layers
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
@@ -17,11 +17,9 @@ from models.families.shared.rotary_decoder import (
     rms_norm,
     rotary_decoder,
     rotary_layer,
-    rotary_rules,
 )
 from models.families.shared.windows import switched_window
 from weights.gguf.metadata import Metadata
-from weights.rules import Rule
 
 _DEFAULTS = {
     "vocab_size": 151936,
@@ -73,13 +71,6 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     return rotary_decoder(fields, layers, norm, max_positions)
 
 
-def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    return (
-        *expert_rules(model, "mlp", gate="gate_proj", up="up_proj", down="down_proj"),
-        *rotary_rules(model, hf, architecture),
-    )
-
-
 def gguf_settings(of: Metadata) -> Settings:
     more = {"norm_topk_prob": True, "use_sliding_window": False}
     return rotary_settings(of, model_type="qwen3_moe", **more, **qwen_experts(of), **rms_eps(of))
@@ -89,6 +80,6 @@ FAMILY = decoder_family(
     "qwen3_moe",
     "Qwen3Moe",
     config,
-    rules,
+    rotary_expert_rules,
     gguf=GgufFamily(dict.fromkeys(("qwen3moe", "qwen3vlmoe"), gguf_settings)),
 )

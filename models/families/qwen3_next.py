@@ -63,7 +63,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
     return (
-        *expert_rules(model, "mlp", gate="gate_proj", up="up_proj", down="down_proj"),
+        *expert_rules(model),
         *grouped_input_rules(model),
         *gated_delta_rules(model, hf, architecture),
     )

@@ -21,7 +21,7 @@ from models.families.shared.rotary_decoder import (
     rotary_layer,
     rotary_rules,
 )
-from models.families.shared.windows import switched_window, typed_windows
+from models.families.shared.windows import switched_window, windows_by_type
 from weights.gguf.metadata import Metadata
 
 _DEFAULTS = {
@@ -46,6 +46,8 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     # Null means one head of keys and values per query head; absent means four heads.
     kv_heads = fields.optional_integer("num_key_value_heads", absent=4) or fields.integer("num_attention_heads")
     rotates = _rotating_layers(fields)
+    width = switched_window(fields, absent=None)
+    windows = windows_by_type(fields, width, lambda index: rotates[index] or width is None)
     layers = [
         rotary_layer(
             fields,
@@ -58,7 +60,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
             qkv_bias=bias,
             output_bias=bias,
         )
-        for rotating, window in zip(rotates, _windows(fields, rotates), strict=True)
+        for rotating, window in zip(rotates, windows, strict=True)
     ]
     max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings"))
     return rotary_decoder(fields, layers, norm, max_positions, default_tied=True)
@@ -73,13 +75,6 @@ def _rotating_layers(fields: Fields) -> list[bool]:
     if not isinstance(flags, list) or len(flags) < layers or any(flag not in (0, 1) for flag in flags):
         raise ConfigError(f"'no_rope_layers' must be 0 or 1 for each of {layers} layers")
     return [bool(flag) for flag in flags[:layers]]
-
-
-def _windows(fields: Fields, rotates: list[bool]) -> list[int | None]:
-    window = switched_window(fields, absent=None)
-    if fields.raw("layer_types") is None:
-        return [None if rotating else window for rotating in rotates]
-    return typed_windows(fields.raw("layer_types"), len(rotates), window)
 
 
 def gguf_settings(of: Metadata) -> Settings:

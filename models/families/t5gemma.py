@@ -14,7 +14,7 @@ from models.families.shared.family import Family
 from models.families.shared.fields import Fields
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, rms_norm, rotary_layer
-from models.families.shared.windows import typed_windows
+from models.families.shared.windows import windows_by_type
 from weights.rules import Rename, Rule
 
 _DEFAULTS = {
@@ -89,9 +89,10 @@ def _stack(fields: Fields, side: str) -> tuple[StackConfig, int]:
         cross = replace(base.attention, causal=False, rope=None, window=None, key_value_width=source_size)
         return replace(base, cross_attention=cross, cross_attention_norms=base.attention_norms)
 
+    window = own.optional_integer("sliding_window", absent=4096)
     stack = StackConfig(
         EmbeddingConfig(own.integer("vocab_size"), width**0.5),
-        tuple(layer(window) for window in _windows(own)),
+        tuple(map(layer, windows_by_type(own, window, lambda index: index % 2 == 1))),
         final_norm=norm,
     )
     return stack, scaled_max_positions(rope, own.integer("max_position_embeddings"))
@@ -100,13 +101,6 @@ def _stack(fields: Fields, side: str) -> tuple[StackConfig, int]:
 def _cap(fields: Fields, name: str, default: float) -> float | None:
     """The soft cap of scores or logits that a setting states: None if it is null, `default` if it is absent."""
     return None if fields.raw(name, default) is None else fields.positive(name, default)
-
-
-def _windows(fields: Fields) -> list[int | None]:
-    layers, kinds = fields.integer("num_hidden_layers"), fields.raw("layer_types")
-    if kinds is None:
-        kinds = ["full_attention" if index % 2 else "sliding_attention" for index in range(layers)]
-    return typed_windows(kinds, layers, fields.optional_integer("sliding_window", absent=4096))
 
 
 def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

@@ -28,7 +28,7 @@ from models.families.shared.fields import Fields
 from models.families.shared.rope import rope_config, scaled_max_positions, with_rope_of
 from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, rms_norm
 from models.families.shared.t5_layers import TOKENS
-from models.families.shared.windows import typed_windows
+from models.families.shared.windows import patterned_windows
 from weights.rules import Drop, Rename, Rule
 
 _DEFAULTS = {
@@ -117,17 +117,10 @@ def _stack(settings: dict[str, Any], side: str, end_of_image: int) -> tuple[Stac
     embedding = EmbeddingConfig(vocab, width**0.5)
     if end_of_image < vocab:
         embedding = OwnVectorEmbeddingConfig(vocab, width**0.5, token_id=end_of_image)
-    layers = tuple(LayerConfig(attention(window), norms, feed_forward, norms) for window in _windows(own))
+    windows = patterned_windows(own, own.optional_integer("sliding_window", absent=4096), default=6)
+    layers = tuple(LayerConfig(attention(window), norms, feed_forward, norms) for window in windows)
     limit = min(scaled_max_positions(rope, own.integer("max_position_embeddings", 131072)) for rope in ropes.values())
     return StackConfig(embedding, layers, final_norm=norm), limit
-
-
-def _windows(fields: Fields) -> list[int | None]:
-    layers, kinds = fields.integer("num_hidden_layers"), fields.raw("layer_types")
-    if kinds is None:
-        every = fields.integer("sliding_window_pattern", 6)
-        kinds = ["sliding_attention" if (index + 1) % every else "full_attention" for index in range(layers)]
-    return typed_windows(kinds, layers, fields.optional_integer("sliding_window", absent=4096))
 
 
 def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from models.config import LanguageModelHead, ModelConfig, PoolingHead
+from models.config import ModelConfig, PoolingHead
 from models.families.shared.family import Family
 from models.families.shared.fields import Fields
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.qwen3_layers import DEFAULTS, qwen3_decoder
-from models.families.shared.rename_rules import renamed
-from models.families.shared.rotary_decoder import rotary_rules
-from weights.rules import Drop, Rename, Rule
+from models.families.shared.rotary_decoder import headless_rules
+from weights.rules import Rename, Rule
 
 _PUBLISHED = PublishedCode("voyageai", "", "VoyageQwen3Bidirectional(?:Embed)?", module=r"\w+")
 
@@ -32,12 +31,7 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    body = rotary_rules(replace(model, head=LanguageModelHead(tied=True)), hf, architecture)
-    return (
-        Rename(r"linear\.weight", "encoder.output_projection.weight"),
-        Drop(r"lm_head\..*"),
-        *renamed(body, r"model\.", r"(?:model\.)?"),
-    )
+    return (Rename(r"linear\.weight", "encoder.output_projection.weight"), *headless_rules(model, hf, architecture))
 
 
 FAMILY = Family(

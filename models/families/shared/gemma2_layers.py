@@ -15,7 +15,7 @@ from models.families.shared.rotary_decoder import (
     rotary_decoder,
     rotary_layer,
 )
-from models.families.shared.windows import typed_windows
+from models.families.shared.windows import windows_by_type
 
 
 def gemma2_decoder(
@@ -43,6 +43,7 @@ def gemma2_decoder(
     norm = rms_norm(fields, "rms_from_one")
     rope = rope_config(fields, head_dim)
     feed_forward = gated_feed_forward(fields)
+    width = fields.optional_integer("sliding_window", absent=window)
     layers = [
         rotary_layer(
             fields,
@@ -58,7 +59,7 @@ def gemma2_decoder(
             score_cap=_cap(hf, "attn_logit_softcapping", score_cap),
             norm_slots=norm_slots,
         )
-        for own in _windows(fields, window)
+        for own in windows_by_type(fields, width, lambda index: index % 2 == 1)
     ]
     return rotary_decoder(
         fields,
@@ -74,11 +75,3 @@ def gemma2_decoder(
 def _cap(hf: Mapping[str, Any], name: str, default: float) -> float | None:
     """The soft cap of logits or scores that a setting states: None if it is null, `default` if it is absent."""
     return None if hf.get(name, default) is None else Fields(hf).positive(name, default)
-
-
-def _windows(fields: Fields, absent: int) -> list[int | None]:
-    layers, window = fields.integer("num_hidden_layers"), fields.optional_integer("sliding_window", absent=absent)
-    layer_types = fields.raw("layer_types")
-    if layer_types is None:
-        layer_types = ["full_attention" if index % 2 else "sliding_attention" for index in range(layers)]
-    return typed_windows(layer_types, layers, window)

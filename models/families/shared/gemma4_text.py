@@ -34,7 +34,7 @@ from models.families.shared.rope import rope_config, scaled_max_positions, with_
 from models.families.shared.rotary_decoder import gated_feed_forward, rms_norm, rotary_rules
 from models.families.shared.text_part import text_settings
 from models.families.shared.transposed_experts import by_expert
-from models.families.shared.windows import key_value_layers, typed_windows
+from models.families.shared.windows import key_value_layers, windows_by_type
 from weights.gguf.metadata import Metadata
 from weights.rules import Drop, Rename, Rule
 
@@ -130,10 +130,7 @@ def _windows(fields: Fields, default: int) -> list[int | None]:
 
     default: width of the windows if the file has no `sliding_window`.
     """
-    layers, kinds = fields.integer("num_hidden_layers"), fields.raw("layer_types")
-    if kinds is None:
-        kinds = ["sliding_attention" if (index + 1) % 6 else "full_attention" for index in range(layers)]
-    windows = typed_windows(kinds, layers, fields.integer("sliding_window", default))
+    windows = windows_by_type(fields, fields.integer("sliding_window", default), lambda index: index % 6 == 5)
     return [*windows[:-1], None]
 
 

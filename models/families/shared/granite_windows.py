@@ -14,7 +14,7 @@ from models.families.shared.gguf import Settings, layer_types, sliding_window
 from models.families.shared.granite import granite_gguf_settings
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import head_dim_of, rms_norm, rotary_decoder, rotary_layer
-from models.families.shared.windows import typed_windows
+from models.families.shared.windows import windows_by_type
 from weights.gguf.metadata import Metadata
 from weights.rules import Rename
 
@@ -38,6 +38,8 @@ def windowed_granite_decoder(
     """
     norm, head_dim, bias = rms_norm(fields), head_dim_of(fields), fields.flag("attention_bias", False)
     rope = rope_config(fields, head_dim)
+    given = fields.optional_integer("sliding_window", absent=window)
+    windows = windows_by_type(fields, given, lambda index: index % 4 == 0)
     layers = [
         rotary_layer(
             fields,
@@ -53,7 +55,7 @@ def windowed_granite_decoder(
             residual_scale=fields.positive("residual_multiplier", 1.0),
             sinks=True,
         )
-        for width, own in zip(_windows(fields, window), _ropes(fields, rope), strict=True)
+        for width, own in zip(windows, _ropes(fields, rope), strict=True)
     ]
     return rotary_decoder(
         fields,
@@ -64,14 +66,6 @@ def windowed_granite_decoder(
         embedding_scale=fields.positive("embedding_multiplier", 1.0),
         logit_scale=1.0 / fields.positive("logits_scaling", 1.0),
     )
-
-
-def _windows(fields: Fields, absent: int) -> list[int | None]:
-    layers, window = fields.integer("num_hidden_layers"), fields.optional_integer("sliding_window", absent)
-    layer_types = fields.raw("layer_types")
-    if layer_types is None:
-        layer_types = ["sliding_attention" if index % 4 else "full_attention" for index in range(layers)]
-    return typed_windows(layer_types, layers, window)
 
 
 def _ropes(fields: Fields, rope: RopeConfig) -> list[RopeConfig | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.config import (
@@ -20,7 +20,7 @@ from models.config import (
 )
 from models.families.shared.fields import Fields
 from models.families.shared.gguf import Settings, has_bias, num_experts, rms_eps, routed_experts, unstack
-from models.families.shared.mixture_of_experts import expert_rules
+from models.families.shared.mixture_of_experts import rotary_expert_rules
 from models.families.shared.rotary_decoder import gated_feed_forward
 from weights.gguf.metadata import Metadata
 from weights.gguf.rope import rope_scaling
@@ -121,8 +121,8 @@ def _score_factor(fields: Fields) -> float:
     return 1.0 if factor <= 1 else (0.1 * inner.positive("mscale_all_dim") * math.log(factor) + 1.0) ** 2
 
 
-def latent_rules(model: ModelConfig) -> Sequence[Rule]:
-    """Rules for latent attention and the experts. They must precede the rules of `rotary_rules` in a table."""
+def latent_rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    """Rules for a decoder with the tensor names of LLaMA, latent attention and, in some layers, experts."""
     assert model.decoder is not None
     attention = model.decoder.first_attention
     assert isinstance(attention, LatentAttentionConfig)
@@ -139,7 +139,7 @@ def latent_rules(model: ModelConfig) -> Sequence[Rule]:
             tuple(f"{ours}{part}_heads.{head}.weight" for part in ("key", "value") for head in heads),
             (_by_head(attention.num_heads, attention.plain_dim, attention.value_dim),),
         ),
-        *expert_rules(model, "mlp", gate="gate_proj", up="up_proj", down="down_proj"),
+        *rotary_expert_rules(model, hf, architecture),
     )
 
 

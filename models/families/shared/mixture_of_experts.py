@@ -5,11 +5,12 @@ A checkpoint has either three matrices per expert, or two tensors per layer that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.config import ConfigError, FeedForwardConfig, MixtureOfExpertsConfig, ModelConfig, RouterConfig
 from models.families.shared.fields import Fields
+from models.families.shared.rotary_decoder import rotary_rules
 from weights.rules import LayoutChange, Rename, Rule
 
 
@@ -59,13 +60,26 @@ def corrected_router(fields: Fields) -> RouterConfig:
     )
 
 
-def expert_rules(model: ModelConfig, part: str, gate: str, up: str, down: str) -> Sequence[Rule]:
+def rotary_expert_rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    """Rules for the tensor names of LLaMA, with mixtures of experts in the place of feed-forward networks."""
+    return (*expert_rules(model), *rotary_rules(model, hf, architecture))
+
+
+def mixtral_rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    """Rules for the tensor names of Mixtral, which names the matrices of an expert w1 (gate), w3 (up) and w2 (down)."""
+    experts = expert_rules(model, r"(?:block_sparse_moe|mlp)", ("w1", "w3", "w2"))
+    return (*experts, *rotary_rules(model, hf, architecture))
+
+
+def expert_rules(
+    model: ModelConfig, part: str = "mlp", matrices: Sequence[str] = ("gate_proj", "up_proj", "down_proj")
+) -> Sequence[Rule]:
     """Rules for the tensors of the router, the experts and the shared expert.
 
     The experts may be stored as three matrices per expert, or as two tensors per layer that stack them.
 
     part: regular expression for the name of a layer's mixture of experts.
-    gate, up, down: names of the three matrices of one expert in files with one tensor per matrix.
+    matrices: names of an expert's matrices (gate, up, down) in files with one tensor per matrix.
     """
     layer, ours = rf"model\.layers\.(\d+)\.{part}\.", r"decoder.layers.\1.feed_forward."
     return (
@@ -75,7 +89,7 @@ def expert_rules(model: ModelConfig, part: str, gate: str, up: str, down: str) -
         Rename(layer + r"shared_expert_gate\.weight", ours + "shared_gate.weight"),
         *(
             Rename(layer + rf"experts\.(\d+)\.{theirs}\.weight", ours + rf"experts.\2.{name}.weight")
-            for theirs, name in ((gate, "gate"), (up, "up"), (down, "down"))
+            for theirs, name in zip(matrices, ("gate", "up", "down"), strict=True)
         ),
         *stacked_expert_rules(model, part, gate_up=r"experts\.gate_up_proj", down=r"experts\.down_proj"),
     )

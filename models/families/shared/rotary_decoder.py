@@ -7,6 +7,7 @@ This file has no defaults for sizes, activations or epsilons: each family states
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypedDict, Unpack
 
 from models.config import (
@@ -26,6 +27,7 @@ from models.config import (
     XieluFeedForwardConfig,
 )
 from models.families.shared.fields import Fields, head_width
+from models.families.shared.rename_rules import renamed
 from models.families.shared.rope import rope_config, scaled_max_positions
 from weights.rules import Drop, Rename, Rule
 
@@ -255,3 +257,12 @@ def rotary_rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -
         Rename(r"lm_head\.bias", "head.bias"),
         Drop(layer + r"self_attn\.rotary_emb\.inv_freq"),
     )
+
+
+def headless_rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    """Rules for the tensor names of LLaMA in a checkpoint whose language model head, if it has one, is not used.
+
+    The names may lack the prefix `model.`.
+    """
+    body = rotary_rules(replace(model, head=LanguageModelHead(tied=True)), hf, architecture)
+    return (Drop(r"lm_head\..*"), *renamed(body, r"model\.", r"(?:model\.)?"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from models.config import ConfigError
 from models.families.shared.fields import Fields
@@ -17,11 +17,10 @@ def upper_windows(fields: Fields, absent: int | None) -> list[int | None]:
     absent: width of the windows if the file has no `sliding_window`.
     Raises ConfigError for an invalid `layer_types`.
     """
-    layers, window = fields.integer("num_hidden_layers"), switched_window(fields, absent)
-    if fields.raw("layer_types") is None:
-        full = fields.integer("max_window_layers", least=0)
-        return [window if index >= full else None for index in range(layers)]
-    return typed_windows(fields.raw("layer_types"), layers, window)
+    window = switched_window(fields, absent)
+    return windows_by_type(
+        fields, window, lambda index: index < fields.integer("max_window_layers", least=0) or window is None
+    )
 
 
 def switched_window(fields: Fields, absent: int | None) -> int | None:
@@ -47,20 +46,27 @@ def typed_windows(layer_types: object, layers: int, window: int | None) -> list[
     return [window if kind == "sliding_attention" else None for kind in layer_types]
 
 
-def patterned_windows(fields: Fields, absent: int | None) -> list[int | None]:
+def windows_by_type(fields: Fields, window: int | None, is_full: Callable[[int], bool]) -> list[int | None]:
     """Sliding window of each layer in tokens, None for full attention, from `layer_types`.
 
-    Without this setting, every `sliding_window_pattern`-th layer has full attention and the others have a window.
-
-    absent: width of the windows if the file has no `sliding_window`.
-    Raises ConfigError for an invalid `layer_types`.
+    window: width of the windows; None if the settings have none.
+    is_full: whether the layer with an index has full attention if the file has no `layer_types`.
+    Raises ConfigError as `typed_windows` does.
     """
-    layers, window = fields.integer("num_hidden_layers"), fields.optional_integer("sliding_window", absent)
-    layer_types = fields.raw("layer_types")
-    if layer_types is None:
-        interval = fields.integer("sliding_window_pattern")
-        layer_types = ["sliding_attention" if (index + 1) % interval else "full_attention" for index in range(layers)]
-    return typed_windows(layer_types, layers, window)
+    layers, kinds = fields.integer("num_hidden_layers"), fields.raw("layer_types")
+    if kinds is None:
+        kinds = ["full_attention" if is_full(index) else "sliding_attention" for index in range(layers)]
+    return typed_windows(kinds, layers, window)
+
+
+def patterned_windows(
+    fields: Fields, window: int | None, pattern: str = "sliding_window_pattern", default: int | None = None
+) -> list[int | None]:
+    """Sliding window of each layer as `windows_by_type` returns it, for models with full attention in every n-th layer.
+
+    pattern: the setting that states n. default: value of n if the file does not state it.
+    """
+    return windows_by_type(fields, window, lambda index: (index + 1) % fields.integer(pattern, default) == 0)
 
 
 def key_value_layers(windows: Sequence[int | None], num_shared: int) -> list[int | None]:
