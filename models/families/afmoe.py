@@ -14,13 +14,12 @@ from models.families.shared.fields import Fields
 from models.families.shared.gguf import GgufFamily, Settings, layer_types, rms_eps, rotary_settings
 from models.families.shared.mixture_of_experts import rotary_expert_rules
 from models.families.shared.published_code import PublishedCode
-from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rope import rope_config
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
     head_dim_of,
+    llama_decoder,
     rms_norm,
-    rotary_decoder,
-    rotary_layer,
 )
 from models.families.shared.windows import patterned_windows
 from weights.gguf.metadata import Metadata
@@ -54,7 +53,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     # The published code has these settings, transformers has their only published values.
     for name, only in (("score_func", "sigmoid"), ("route_norm", True), ("n_group", 1), ("topk_group", 1)):
         fields.refuse_unless(name, only)
-    head_dim, norm = head_dim_of(fields, fields.raw("head_dim", 128)), rms_norm(fields)
+    head_dim = head_dim_of(fields, fields.raw("head_dim", 128))
     rope, width = rope_config(fields, head_dim), fields.integer("moe_intermediate_size")
     experts = MixtureOfExpertsConfig(
         gated_feed_forward(fields, width),
@@ -68,27 +67,17 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     dense, first_sparse = gated_feed_forward(fields), fields.integer("num_dense_layers", least=0)
     sliding = fields.optional_integer("sliding_window", absent=1024)
     windows = patterned_windows(fields, sliding, "global_attn_every_n_layers")
-    layers = [
-        rotary_layer(
-            fields,
-            head_dim=head_dim,
-            num_kv_heads=fields.integer("num_key_value_heads", fields.integer("num_attention_heads")),
-            rope=None if window is None else rope,
-            norm=norm,
-            feed_forward=experts if index >= first_sparse else dense,
-            window=window,
-            query_key_norm=QueryKeyNorm(norm),
-            norm_slots=("input", "output"),
-            output_gate=True,
-        )
-        for index, window in enumerate(windows)
-    ]
-    return rotary_decoder(
+    return llama_decoder(
         fields,
-        layers,
-        norm,
-        scaled_max_positions(rope, fields.integer("max_position_embeddings")),
+        [experts if index >= first_sparse else dense for index in range(len(windows))],
+        windows=windows,
+        ropes=[None if window is None else rope for window in windows],
+        rope=rope,
+        head_dim=head_dim,
         embedding_scale=fields.integer("hidden_size") ** 0.5 if fields.flag("mup_enabled", False) else 1.0,
+        query_key_norm=QueryKeyNorm(rms_norm(fields)),
+        norm_slots=("input", "output"),
+        output_gate=True,
     )
 
 

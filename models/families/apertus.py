@@ -12,7 +12,7 @@ from models.config import FeedForwardConfig, ModelConfig, QueryKeyNorm, XieluFee
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.gguf import GgufFamily, Settings, has_bias, rms_eps, rotary_settings
-from models.families.shared.rotary_decoder import rms_norm, rotary_rules, uniform_decoder
+from models.families.shared.rotary_decoder import llama_decoder, rms_norm, rotary_rules
 from weights.gguf.metadata import Metadata
 from weights.rules import Rename, Rule
 
@@ -45,7 +45,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     feed_forward: FeedForwardConfig | XieluFeedForwardConfig = XieluFeedForwardConfig(width)
     if fields.raw("hidden_act") != "xielu":
         feed_forward = FeedForwardConfig(width, fields.activation("hidden_act"), bias=False)
-    return uniform_decoder(
+    return llama_decoder(
         fields, feed_forward, norm=norm, qkv_bias=bias, output_bias=bias, query_key_norm=QueryKeyNorm(norm)
     )
 

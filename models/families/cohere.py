@@ -13,7 +13,7 @@ from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.gguf import GgufFamily, Settings, has_bias, layer_eps, rotary_settings
 from models.families.shared.rope import rope_config
-from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, rotary_rules, uniform_decoder
+from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, llama_decoder, rotary_rules
 from weights.gguf.metadata import Metadata
 from weights.rules import Rule
 
@@ -34,7 +34,7 @@ _DEFAULTS = {
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, defaults=_DEFAULTS)
     bias, norm = fields.flag("attention_bias", False), NormConfig("layer", fields.number("layer_norm_eps"), bias=False)
-    return uniform_decoder(
+    return llama_decoder(
         fields,
         gated_feed_forward(fields),
         rope=rope_config(fields, head_dim_of(fields), pairing="interleaved"),

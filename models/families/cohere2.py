@@ -13,8 +13,12 @@ from models.config import ModelConfig, NormConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
 from models.families.shared.gguf import GgufFamily, Settings, has_bias, layer_eps, layer_types, rotary_settings
-from models.families.shared.rope import rope_config, scaled_max_positions
-from models.families.shared.rotary_decoder import gated_feed_forward, rotary_decoder, rotary_layer, rotary_rules
+from models.families.shared.rope import rope_config
+from models.families.shared.rotary_decoder import (
+    gated_feed_forward,
+    llama_decoder,
+    rotary_rules,
+)
 from models.families.shared.windows import patterned_windows
 from weights.gguf.metadata import Metadata
 
@@ -38,31 +42,21 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     heads, bias = fields.integer("num_attention_heads"), fields.flag("attention_bias", False)
     head_dim = head_width(fields.integer("hidden_size"), heads)
     fields.refuse_unless("head_dim", head_dim)
-    norm = NormConfig("layer", fields.number("layer_norm_eps"), bias=False)
     rope = rope_config(fields, head_dim, pairing="interleaved")
-    feed_forward = gated_feed_forward(fields)
-    layers = [
-        rotary_layer(
-            fields,
-            head_dim=head_dim,
-            num_kv_heads=fields.integer("num_key_value_heads", heads),
-            rope=None if window is None else rope,
-            norm=norm,
-            feed_forward=feed_forward,
-            window=window,
-            qkv_bias=bias,
-            output_bias=bias,
-            parallel=True,
-        )
-        for window in patterned_windows(fields, fields.optional_integer("sliding_window", absent=4096))
-    ]
-    return rotary_decoder(
+    windows = patterned_windows(fields, fields.optional_integer("sliding_window", absent=4096))
+    return llama_decoder(
         fields,
-        layers,
-        norm,
-        scaled_max_positions(rope, fields.integer("max_position_embeddings")),
+        gated_feed_forward(fields),
+        windows=windows,
+        ropes=[None if window is None else rope for window in windows],
+        rope=rope,
+        norm=NormConfig("layer", fields.number("layer_norm_eps"), bias=False),
+        head_dim=head_dim,
         default_tied=True,
         logit_scale=fields.positive("logit_scale"),
+        qkv_bias=bias,
+        output_bias=bias,
+        parallel=True,
     )
 
 

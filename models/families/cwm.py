@@ -8,13 +8,10 @@ from typing import Any
 from models.config import ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
-from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
     head_dim_of,
-    rms_norm,
-    rotary_decoder,
-    rotary_layer,
+    llama_decoder,
     rotary_rules,
 )
 from models.families.shared.windows import windows_by_type
@@ -43,25 +40,17 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     scaled = hf.get("rope_scaling") or hf.get("rope_parameters")
     fields = Fields(hf, defaults=_DEFAULTS if scaled else {**_DEFAULTS, "rope_parameters": _LLAMA3})
     fields.refuse_unless("attention_bias", False)
-    norm, head_dim = rms_norm(fields), head_dim_of(fields, fields.raw("head_dim", 128))
-    rope = rope_config(fields, head_dim)
     feed_forward = gated_feed_forward(fields, bias=fields.flag("mlp_bias", False))
     # Null means one head of keys and values per query head; absent means eight heads.
     heads = fields.optional_integer("num_key_value_heads", absent=8) or fields.integer("num_attention_heads")
     width = fields.optional_integer("sliding_window", absent=8192)
-    layers = [
-        rotary_layer(
-            fields,
-            head_dim=head_dim,
-            num_kv_heads=heads,
-            rope=rope,
-            norm=norm,
-            feed_forward=feed_forward,
-            window=window,
-        )
-        for window in windows_by_type(fields, width, lambda index: index % 4 == 0)
-    ]
-    return rotary_decoder(fields, layers, norm, scaled_max_positions(rope, fields.integer("max_position_embeddings")))
+    return llama_decoder(
+        fields,
+        feed_forward,
+        head_dim=head_dim_of(fields, fields.raw("head_dim", 128)),
+        num_kv_heads=heads,
+        windows=windows_by_type(fields, width, lambda index: index % 4 == 0),
+    )
 
 
 FAMILY = decoder_family(

@@ -10,7 +10,7 @@ from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.gguf import GgufFamily, Settings, rotary_settings
 from models.families.shared.published_code import PublishedCode
-from models.families.shared.rotary_decoder import gated_feed_forward, uniform_decoder
+from models.families.shared.rotary_decoder import gated_feed_forward, llama_decoder
 from weights.gguf.metadata import Metadata
 from weights.rules import Drop, Rename, Rule
 
@@ -41,7 +41,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields.refuse_unless("attention_bias", False)
     fields.refuse_unless("mlp_bias", False)
     width = fields.integer("intermediate_size", 4 * fields.integer("hidden_size"))
-    return uniform_decoder(fields, gated_feed_forward(fields, width), default_tied=True)
+    return llama_decoder(fields, gated_feed_forward(fields, width), default_tied=True)
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

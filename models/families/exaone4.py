@@ -12,13 +12,12 @@ from models.config import ModelConfig, QueryKeyNorm
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.gguf import GgufFamily, Settings, layer_types, rms_eps, rotary_settings, sliding_window
-from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rope import rope_config
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
     head_dim_of,
+    llama_decoder,
     rms_norm,
-    rotary_decoder,
-    rotary_layer,
     rotary_rules,
 )
 from models.families.shared.windows import patterned_windows, windows_by_type
@@ -41,28 +40,20 @@ _DEFAULTS = {
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, defaults=_DEFAULTS)
-    head_dim, norm = head_dim_of(fields), rms_norm(fields)
-    rope = rope_config(fields, head_dim)
-    feed_forward = gated_feed_forward(fields)
+    rope = rope_config(fields, head_dim_of(fields))
     width = fields.optional_integer("sliding_window", absent=4096)
     is_hybrid = width is not None
     windows = patterned_windows(fields, width) if is_hybrid else windows_by_type(fields, None, lambda index: True)
-    layers = [
-        rotary_layer(
-            fields,
-            head_dim=head_dim,
-            num_kv_heads=fields.integer("num_key_value_heads"),
-            rope=None if is_hybrid and window is None else rope,
-            norm=norm,
-            feed_forward=feed_forward,
-            window=window,
-            query_key_norm=QueryKeyNorm(norm),
-            norm_slots=("output",),
-        )
-        for window in windows
-    ]
-    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings"))
-    return rotary_decoder(fields, layers, norm, max_positions)
+    return llama_decoder(
+        fields,
+        gated_feed_forward(fields),
+        windows=windows,
+        ropes=[None if is_hybrid and window is None else rope for window in windows],
+        rope=rope,
+        num_kv_heads=fields.integer("num_key_value_heads"),
+        query_key_norm=QueryKeyNorm(rms_norm(fields)),
+        norm_slots=("output",),
+    )
 
 
 def gguf_settings(of: Metadata) -> Settings:

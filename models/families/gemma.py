@@ -12,7 +12,7 @@ from models.config import ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.gguf import GgufFamily, Settings, rms_eps, rotary_settings
-from models.families.shared.rotary_decoder import gated_feed_forward, rms_norm, rotary_rules, uniform_decoder
+from models.families.shared.rotary_decoder import gated_feed_forward, llama_decoder, rms_norm, rotary_rules
 from weights.gguf.metadata import Metadata
 
 _DEFAULTS = {
@@ -36,7 +36,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields.refuse_unless("hidden_activation", gate)
     fields.refuse_unless("use_bidirectional_attention", False)
     bias = fields.flag("attention_bias", False)
-    return uniform_decoder(
+    return llama_decoder(
         fields,
         gated_feed_forward(fields),
         norm=rms_norm(fields, "rms_from_one"),

@@ -15,13 +15,12 @@ from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.gguf import GgufFamily, Settings, query_scalar, rms_eps, rotary_settings, sliding_window
 from models.families.shared.rename_rules import renamed
-from models.families.shared.rope import rope_config, scaled_max_positions, with_rope_of
+from models.families.shared.rope import rope_config, with_rope_of
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
     head_dim_of,
+    llama_decoder,
     rms_norm,
-    rotary_decoder,
-    rotary_layer,
     rotary_rules,
 )
 from models.families.shared.text_part import text_settings
@@ -56,32 +55,23 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     head_dim, bias = head_dim_of(fields), fields.flag("attention_bias", False)
     norm = rms_norm(fields, "rms_from_one")
     full_rope, sliding_rope = rope_config(fields, head_dim), rope_config(sliding_fields, head_dim)
-    feed_forward = gated_feed_forward(fields)
-    layers = [
-        rotary_layer(
-            fields,
-            head_dim=head_dim,
-            num_kv_heads=fields.integer("num_key_value_heads"),
-            rope=full_rope if window is None else sliding_rope,
-            norm=norm,
-            feed_forward=feed_forward,
-            window=window,
-            qkv_bias=bias,
-            output_bias=bias,
-            scale=fields.positive("query_pre_attn_scalar") ** -0.5,
-            query_key_norm=QueryKeyNorm(norm),
-            norm_slots=("input", "output"),
-        )
-        for window in _windows(fields)
-    ]
-    return rotary_decoder(
+    windows = _windows(fields)
+    return llama_decoder(
         fields,
-        layers,
-        norm,
-        scaled_max_positions(full_rope, fields.integer("max_position_embeddings")),
+        gated_feed_forward(fields),
+        windows=windows,
+        ropes=[full_rope if window is None else sliding_rope for window in windows],
+        rope=full_rope,
+        norm=norm,
+        num_kv_heads=fields.integer("num_key_value_heads"),
         default_tied=True,
         embedding_scale=fields.integer("hidden_size") ** 0.5,
         logit_cap=fields.optional_positive("final_logit_softcapping"),
+        qkv_bias=bias,
+        output_bias=bias,
+        scale=fields.positive("query_pre_attn_scalar") ** -0.5,
+        query_key_norm=QueryKeyNorm(norm),
+        norm_slots=("input", "output"),
     )
 
 

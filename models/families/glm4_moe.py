@@ -20,13 +20,12 @@ from models.families.shared.gguf import (
 )
 from models.families.shared.mixture_of_experts import corrected_router, rotary_expert_rules
 from models.families.shared.prediction_head import layer_after_the_last
-from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rope import rope_config
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
     head_dim_of,
+    llama_decoder,
     rms_norm,
-    rotary_decoder,
-    rotary_layer,
 )
 from weights.gguf.metadata import Metadata
 from weights.rules import Drop, Rule
@@ -55,8 +54,6 @@ _DEFAULTS = {
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, defaults=_DEFAULTS)
-    head_dim, norm = head_dim_of(fields), rms_norm(fields)
-    rope = rope_config(fields, head_dim, default_share=0.5)
     width = fields.integer("moe_intermediate_size")
     experts = MixtureOfExpertsConfig(
         gated_feed_forward(fields, width),
@@ -67,21 +64,14 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     )
     dense = gated_feed_forward(fields)
     first_sparse = fields.integer("first_k_dense_replace", least=0)
-    layers = [
-        rotary_layer(
-            fields,
-            head_dim=head_dim,
-            num_kv_heads=fields.integer("num_key_value_heads"),
-            rope=rope,
-            norm=norm,
-            feed_forward=experts if index >= first_sparse else dense,
-            qkv_bias=fields.flag("attention_bias", False),
-            query_key_norm=QueryKeyNorm(norm) if fields.flag("use_qk_norm", False) else None,
-        )
-        for index in range(fields.integer("num_hidden_layers"))
-    ]
-    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings"))
-    return rotary_decoder(fields, layers, norm, max_positions)
+    return llama_decoder(
+        fields,
+        [experts if index >= first_sparse else dense for index in range(fields.integer("num_hidden_layers"))],
+        rope=rope_config(fields, head_dim_of(fields), default_share=0.5),
+        num_kv_heads=fields.integer("num_key_value_heads"),
+        qkv_bias=fields.flag("attention_bias", False),
+        query_key_norm=QueryKeyNorm(rms_norm(fields)) if fields.flag("use_qk_norm", False) else None,
+    )
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

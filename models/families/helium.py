@@ -9,7 +9,7 @@ from models.config import ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.rope import rope_config
-from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, rotary_rules, uniform_decoder
+from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, llama_decoder, rotary_rules
 
 _DEFAULTS = {
     "vocab_size": 48000,
@@ -28,7 +28,7 @@ _DEFAULTS = {
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, defaults=_DEFAULTS)
-    return uniform_decoder(
+    return llama_decoder(
         fields,
         gated_feed_forward(fields, bias=fields.flag("mlp_bias", False)),
         rope=rope_config(fields, head_dim_of(fields), pairing="interleaved"),

@@ -14,9 +14,9 @@ from models.families.shared.rope import rope_config
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
     head_dim_of,
+    llama_decoder,
     rms_norm,
     rotary_rules,
-    uniform_decoder,
 )
 from weights.gguf.metadata import Metadata
 from weights.rules import Rule
@@ -37,7 +37,7 @@ _DEFAULTS = {
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, defaults=_DEFAULTS)
     head_dim, norm, bias = head_dim_of(fields), rms_norm(fields), fields.flag("attention_bias", False)
-    return uniform_decoder(
+    return llama_decoder(
         fields,
         gated_feed_forward(fields),
         rope=rope_config(with_stretched_base(fields, hf, head_dim), head_dim),

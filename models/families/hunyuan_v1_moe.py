@@ -12,13 +12,12 @@ from models.families.shared.gguf import GgufFamily, Settings, has_bias, rms_eps,
 from models.families.shared.hunyuan import HEAD_NORM_RULES, with_stretched_base
 from models.families.shared.mixture_of_experts import expert_rules
 from models.families.shared.published_code import PublishedCode
-from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rope import rope_config
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
     head_dim_of,
+    llama_decoder,
     rms_norm,
-    rotary_decoder,
-    rotary_layer,
     rotary_rules,
 )
 from weights.gguf.metadata import Metadata
@@ -40,24 +39,15 @@ _DEFAULTS = {
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, _PUBLISHED, defaults=_DEFAULTS)
-    head_dim, norm, bias = head_dim_of(fields), rms_norm(fields), fields.flag("attention_bias", False)
-    rope = rope_config(with_stretched_base(fields, {**hf, "auto_map": None}, head_dim), head_dim)
-    layers = [
-        rotary_layer(
-            fields,
-            head_dim=head_dim,
-            num_kv_heads=fields.integer("num_key_value_heads", fields.integer("num_attention_heads")),
-            rope=rope,
-            norm=norm,
-            feed_forward=experts,
-            qkv_bias=bias,
-            output_bias=bias,
-            query_key_norm=QueryKeyNorm(norm, after_rotation=True),
-        )
-        for experts in _experts(fields)
-    ]
-    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings"))
-    return rotary_decoder(fields, layers, norm, max_positions)
+    head_dim, bias = head_dim_of(fields), fields.flag("attention_bias", False)
+    return llama_decoder(
+        fields,
+        _experts(fields),
+        rope=rope_config(with_stretched_base(fields, {**hf, "auto_map": None}, head_dim), head_dim),
+        qkv_bias=bias,
+        output_bias=bias,
+        query_key_norm=QueryKeyNorm(rms_norm(fields), after_rotation=True),
+    )
 
 
 def _experts(fields: Fields) -> list[MixtureOfExpertsConfig]:

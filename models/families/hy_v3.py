@@ -11,13 +11,10 @@ from models.families.shared.fields import Fields
 from models.families.shared.gguf import GgufFamily, Settings, has_bias, prediction_layers, rms_eps, rotary_settings
 from models.families.shared.mixture_of_experts import rotary_expert_rules, typed_feed_forwards
 from models.families.shared.prediction_head import layer_after_the_last
-from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
-    head_dim_of,
+    llama_decoder,
     rms_norm,
-    rotary_decoder,
-    rotary_layer,
 )
 from weights.gguf.metadata import Metadata
 from weights.rules import Drop, Rename, Rule
@@ -43,12 +40,8 @@ _DEFAULTS = {
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, defaults=_DEFAULTS)
-    head_dim, norm, bias = head_dim_of(fields), rms_norm(fields), fields.flag("attention_bias", False)
-    rope, width, own_bias = (
-        rope_config(fields, head_dim),
-        fields.integer("moe_intermediate_size"),
-        fields.flag("mlp_bias", False),
-    )
+    bias, own_bias = fields.flag("attention_bias", False), fields.flag("mlp_bias", False)
+    width = fields.integer("moe_intermediate_size")
     experts = MixtureOfExpertsConfig(
         gated_feed_forward(fields, width),
         # transformers 5 writes the number of experts under the name that Mixtral has for it.
@@ -64,22 +57,14 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         shared=gated_feed_forward(fields, width * fields.integer("num_shared_experts"), bias=own_bias),
     )
     dense = gated_feed_forward(fields, bias=own_bias)
-    layers = [
-        rotary_layer(
-            fields,
-            head_dim=head_dim,
-            num_kv_heads=fields.integer("num_key_value_heads"),
-            rope=rope,
-            norm=norm,
-            feed_forward=feed_forward,
-            qkv_bias=bias,
-            output_bias=bias,
-            query_key_norm=QueryKeyNorm(norm),
-        )
-        for feed_forward in typed_feed_forwards(fields, dense, experts, dense_layers=1)
-    ]
-    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings"))
-    return rotary_decoder(fields, layers, norm, max_positions)
+    return llama_decoder(
+        fields,
+        typed_feed_forwards(fields, dense, experts, dense_layers=1),
+        num_kv_heads=fields.integer("num_key_value_heads"),
+        qkv_bias=bias,
+        output_bias=bias,
+        query_key_norm=QueryKeyNorm(rms_norm(fields)),
+    )
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

@@ -13,7 +13,7 @@ from models.config import ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.published_code import PublishedCode
-from models.families.shared.rotary_decoder import gated_feed_forward, rotary_rules, uniform_decoder
+from models.families.shared.rotary_decoder import gated_feed_forward, llama_decoder, rotary_rules
 from weights.rules import Rename, Rule
 
 _PUBLISHED = PublishedCode("naver-hyperclovax", "hyperclovax", "HyperCLOVAX")
@@ -37,7 +37,7 @@ _DEFAULTS = {
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, _PUBLISHED, _DEFAULTS)
     bias = fields.flag("attention_bias", False)
-    return uniform_decoder(
+    return llama_decoder(
         fields,
         gated_feed_forward(fields, bias=fields.flag("mlp_bias", False)),
         qkv_bias=bias,

@@ -9,7 +9,7 @@ from models.config import ConfigError, ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.published_code import PublishedCode
-from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, rotary_rules, uniform_decoder
+from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, llama_decoder, rotary_rules
 
 _PUBLISHED = PublishedCode("internlm", "internlm3", "InternLM3")
 _DEFAULTS = {
@@ -32,7 +32,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     of_others = fields.flag("bias", fields.flag("mlp_bias", False))
     if of_keys != of_others:
         raise ConfigError("'qkv_bias' and 'bias' must be equal, because the code we compare with supports no others")
-    return uniform_decoder(
+    return llama_decoder(
         fields,
         gated_feed_forward(fields, bias=of_others),
         head_dim=head_dim_of(fields, fields.raw("head_dim", 128)),

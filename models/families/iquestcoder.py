@@ -9,7 +9,7 @@ from models.config import ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.published_code import PublishedCode
-from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, rotary_rules, uniform_decoder
+from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, llama_decoder, rotary_rules
 
 _PUBLISHED = PublishedCode("IQuestLab", "iquestcoder", "IQuestCoder")
 _DEFAULTS = {
@@ -31,7 +31,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields.refuse_unless("clip_qkv")
     fields.refuse_unless("use_sliding_window", False)
     bias = fields.flag("attention_bias", False)
-    return uniform_decoder(
+    return llama_decoder(
         fields,
         gated_feed_forward(fields, bias=fields.flag("mlp_bias", False)),
         head_dim=head_dim_of(fields, fields.raw("head_dim", 128)),

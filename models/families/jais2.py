@@ -9,7 +9,7 @@ from models.config import FeedForwardConfig, ModelConfig, NormConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.gguf import GgufFamily, Settings, has_bias, layer_eps, rotary_settings
-from models.families.shared.rotary_decoder import rotary_rules, uniform_decoder
+from models.families.shared.rotary_decoder import llama_decoder, rotary_rules
 from weights.gguf.metadata import Metadata
 
 _DEFAULTS = {
@@ -32,7 +32,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         fields.integer("intermediate_size"), fields.activation("hidden_act"), bias=fields.flag("mlp_bias", True)
     )
     norm = NormConfig("layer", fields.number("layer_norm_eps"))
-    return uniform_decoder(fields, feed_forward, norm=norm, qkv_bias=bias, output_bias=bias)
+    return llama_decoder(fields, feed_forward, norm=norm, qkv_bias=bias, output_bias=bias)
 
 
 def gguf_settings(of: Metadata) -> Settings:

@@ -21,7 +21,7 @@ from models.families.shared.gguf import (
     rotary_settings,
     sliding_window,
 )
-from models.families.shared.rotary_decoder import gated_feed_forward, rotary_rules, uniform_decoder
+from models.families.shared.rotary_decoder import gated_feed_forward, llama_decoder, rotary_rules
 from weights.gguf.metadata import Metadata
 
 _DEFAULTS = {
@@ -43,7 +43,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, defaults=_DEFAULTS)
     bias = fields.flag("attention_bias", False)
     feed_forward = gated_feed_forward(fields, bias=fields.flag("mlp_bias", False))
-    return uniform_decoder(fields, feed_forward, qkv_bias=bias, output_bias=bias)
+    return llama_decoder(fields, feed_forward, qkv_bias=bias, output_bias=bias)
 
 
 def gguf_settings(of: Metadata) -> Settings:

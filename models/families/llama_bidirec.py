@@ -10,7 +10,7 @@ from models.config import ClassificationHead, HeadConfig, ModelConfig, PoolingHe
 from models.families.shared.family import Family
 from models.families.shared.fields import Fields
 from models.families.shared.published_code import PublishedCode
-from models.families.shared.rotary_decoder import gated_feed_forward, headless_rules, uniform_decoder
+from models.families.shared.rotary_decoder import gated_feed_forward, headless_rules, llama_decoder
 from weights.rules import Rename, Rule
 
 _PUBLISHED = PublishedCode("nvidia", "", "LlamaBidirectional", module="llama_bidirectional_model")
@@ -34,7 +34,7 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields({**settings, "is_causal": False}, defaults=_DEFAULTS)
     bias = fields.flag("attention_bias", False)
     feed_forward = gated_feed_forward(fields, bias=fields.flag("mlp_bias", False))
-    model = uniform_decoder(fields, feed_forward, qkv_bias=bias, output_bias=bias)
+    model = llama_decoder(fields, feed_forward, qkv_bias=bias, output_bias=bias)
     return replace(model, head=_head(fields, architecture))
 
 

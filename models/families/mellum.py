@@ -20,13 +20,12 @@ from models.families.shared.gguf import (
     with_ropes_by_type,
 )
 from models.families.shared.mixture_of_experts import rotary_expert_rules, typed_feed_forwards
-from models.families.shared.rope import rope_config, scaled_max_positions, with_rope_of
+from models.families.shared.rope import rope_config, with_rope_of
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
     head_dim_of,
+    llama_decoder,
     rms_norm,
-    rotary_decoder,
-    rotary_layer,
 )
 from models.families.shared.windows import windows_by_type
 from weights.gguf.metadata import Metadata
@@ -50,7 +49,7 @@ _DEFAULTS = {
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, defaults=_DEFAULTS)
-    head_dim, norm, bias = head_dim_of(fields), rms_norm(fields), fields.flag("attention_bias", False)
+    head_dim, bias = head_dim_of(fields), fields.flag("attention_bias", False)
     full, sliding = (
         rope_config(Fields(with_rope_of(hf, kind, theta), defaults=_DEFAULTS), head_dim)
         for kind, theta in (("full_attention", 500000.0), ("sliding_attention", 10000.0))
@@ -62,25 +61,19 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         experts_per_token=fields.integer("num_experts_per_tok"),
         router=RouterConfig(normalized=fields.flag("norm_topk_prob", True)),
     )
-    feed_forwards = typed_feed_forwards(fields, gated_feed_forward(fields), experts, dense_layers=0)
     width = fields.optional_integer("sliding_window", absent=1024)
     windows = windows_by_type(fields, width, lambda index: True)
-    layers = [
-        rotary_layer(
-            fields,
-            head_dim=head_dim,
-            num_kv_heads=fields.integer("num_key_value_heads"),
-            rope=full if window is None else sliding,
-            norm=norm,
-            feed_forward=feed_forward,
-            window=window,
-            qkv_bias=bias,
-            output_bias=bias,
-            query_key_norm=QueryKeyNorm(norm),
-        )
-        for window, feed_forward in zip(windows, feed_forwards, strict=True)
-    ]
-    return rotary_decoder(fields, layers, norm, scaled_max_positions(full, fields.integer("max_position_embeddings")))
+    return llama_decoder(
+        fields,
+        typed_feed_forwards(fields, gated_feed_forward(fields), experts, dense_layers=0),
+        windows=windows,
+        ropes=[full if window is None else sliding for window in windows],
+        rope=full,
+        num_kv_heads=fields.integer("num_key_value_heads"),
+        qkv_bias=bias,
+        output_bias=bias,
+        query_key_norm=QueryKeyNorm(rms_norm(fields)),
+    )
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

@@ -19,7 +19,7 @@ from models.families.shared.gguf import (
     rotary_settings,
     sliding_window,
 )
-from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, rotary_rules, uniform_decoder
+from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, llama_decoder, rotary_rules
 from weights.gguf.metadata import Metadata
 
 _DEFAULTS = {
@@ -49,7 +49,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     rope_is_set = hf.get("rope_parameters") is not None or hf.get("rope_scaling") is not None
     fields = Fields(hf, defaults=_DEFAULTS if rope_is_set else {**_DEFAULTS, "rope_parameters": _ROPE})
     fields.refuse_unless("layer_types")
-    return uniform_decoder(
+    return llama_decoder(
         fields,
         gated_feed_forward(fields),
         head_dim=head_dim_of(fields, fields.raw("head_dim", 128)),

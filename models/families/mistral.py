@@ -17,7 +17,7 @@ from models.families.shared.gguf import (
     rotary_settings,
     sliding_window,
 )
-from models.families.shared.rotary_decoder import gated_feed_forward, rotary_rules, uniform_decoder
+from models.families.shared.rotary_decoder import gated_feed_forward, llama_decoder, rotary_rules
 from weights.gguf.metadata import Metadata
 
 _DEFAULTS = {
@@ -39,7 +39,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields.refuse_unless("layer_types")
     # Only an explicit null switches the window off. An absent setting means the width of the first release.
     window = fields.optional_integer("sliding_window", absent=4096)
-    return uniform_decoder(fields, gated_feed_forward(fields), window=window)
+    return llama_decoder(fields, gated_feed_forward(fields), window=window)
 
 
 def gguf_settings(of: Metadata) -> Settings:

@@ -18,7 +18,7 @@ from models.families.shared.gguf import (
     sliding_window,
 )
 from models.families.shared.mixture_of_experts import mixtral_rules
-from models.families.shared.rotary_decoder import gated_feed_forward, uniform_decoder
+from models.families.shared.rotary_decoder import gated_feed_forward, llama_decoder
 from weights.gguf.metadata import Metadata
 
 _DEFAULTS = {
@@ -46,7 +46,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         experts_per_token=fields.integer("num_experts_per_tok"),
         router=RouterConfig(normalized=True),
     )
-    return uniform_decoder(fields, experts, window=fields.optional_integer("sliding_window"))
+    return llama_decoder(fields, experts, window=fields.optional_integer("sliding_window"))
 
 
 def gguf_settings(of: Metadata) -> Settings:

@@ -13,7 +13,7 @@ from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.gguf import GgufFamily, Settings, has_bias, layer_eps, partly_rotary_settings
 from models.families.shared.rope import rope_config
-from models.families.shared.rotary_decoder import head_dim_of, rotary_rules, uniform_decoder
+from models.families.shared.rotary_decoder import head_dim_of, llama_decoder, rotary_rules
 from weights.gguf.metadata import Metadata
 from weights.rules import Rule
 
@@ -33,7 +33,7 @@ _DEFAULTS = {
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, defaults=_DEFAULTS)
     bias, width = fields.flag("attention_bias", False), fields.integer("intermediate_size")
-    return uniform_decoder(
+    return llama_decoder(
         fields,
         FeedForwardConfig(width, fields.activation("hidden_act"), bias=fields.flag("mlp_bias", False)),
         rope=rope_config(fields, head_dim_of(fields), default_share=0.5),

@@ -9,7 +9,7 @@ from models.config import ModelConfig, NormConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.gguf import GgufFamily, Settings, has_bias, paired_neighbours, rotary_settings
-from models.families.shared.rotary_decoder import gated_feed_forward, rotary_rules, uniform_decoder
+from models.families.shared.rotary_decoder import gated_feed_forward, llama_decoder, rotary_rules
 from weights.gguf.metadata import Metadata
 
 _DEFAULTS = {
@@ -27,7 +27,7 @@ _DEFAULTS = {
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, defaults=_DEFAULTS)
     bias = fields.flag("attention_bias", False)
-    return uniform_decoder(
+    return llama_decoder(
         fields,
         gated_feed_forward(fields),
         norm=NormConfig("layer_unscaled", 1e-5),

@@ -12,7 +12,7 @@ from models.config import ModelConfig, QueryKeyNorm
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.gguf import GgufFamily, Settings, has_bias, rms_eps, rotary_settings, sliding_window
-from models.families.shared.rotary_decoder import gated_feed_forward, rms_norm, rotary_rules, uniform_decoder
+from models.families.shared.rotary_decoder import gated_feed_forward, llama_decoder, rms_norm, rotary_rules
 from weights.gguf.metadata import Metadata
 
 _DEFAULTS = {
@@ -31,7 +31,7 @@ _DEFAULTS = {
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, defaults=_DEFAULTS)
     norm, bias = rms_norm(fields), fields.flag("attention_bias", False)
-    return uniform_decoder(
+    return llama_decoder(
         fields,
         gated_feed_forward(fields),
         norm=norm,

@@ -21,13 +21,12 @@ from models.families.shared.gguf import (
     sliding_window,
     with_ropes_by_type,
 )
-from models.families.shared.rope import rope_config, scaled_max_positions, with_rope_of
+from models.families.shared.rope import rope_config, with_rope_of
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
     head_dim_of,
+    llama_decoder,
     rms_norm,
-    rotary_decoder,
-    rotary_layer,
     rotary_rules,
 )
 from models.families.shared.windows import patterned_windows
@@ -53,27 +52,20 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(with_rope_of(hf, "full_attention", hf.get("rope_theta") or _THETA), defaults=_DEFAULTS)
     sliding_fields = Fields(with_rope_of(hf, "sliding_attention", _THETA), defaults=_DEFAULTS)
     fields.refuse_unless("sliding_window_pattern", 4)
-    head_dim, norm, bias = head_dim_of(fields), rms_norm(fields), fields.flag("attention_bias", False)
+    head_dim, bias = head_dim_of(fields), fields.flag("attention_bias", False)
     full_rope, sliding_rope = rope_config(fields, head_dim), rope_config(sliding_fields, head_dim)
-    feed_forward = gated_feed_forward(fields)
-    layers = [
-        rotary_layer(
-            fields,
-            head_dim=head_dim,
-            num_kv_heads=fields.integer("num_key_value_heads", fields.integer("num_attention_heads")),
-            rope=full_rope if window is None else sliding_rope,
-            norm=norm,
-            feed_forward=feed_forward,
-            window=window,
-            qkv_bias=bias,
-            output_bias=bias,
-            query_key_norm=QueryKeyNorm(norm, "all"),
-            norm_slots=("output",),
-        )
-        for window in patterned_windows(fields, fields.optional_integer("sliding_window", absent=4096))
-    ]
-    max_positions = scaled_max_positions(full_rope, fields.integer("max_position_embeddings"))
-    return rotary_decoder(fields, layers, norm, max_positions)
+    windows = patterned_windows(fields, fields.optional_integer("sliding_window", absent=4096))
+    return llama_decoder(
+        fields,
+        gated_feed_forward(fields),
+        windows=windows,
+        ropes=[full_rope if window is None else sliding_rope for window in windows],
+        rope=full_rope,
+        qkv_bias=bias,
+        output_bias=bias,
+        query_key_norm=QueryKeyNorm(rms_norm(fields), "all"),
+        norm_slots=("output",),
+    )
 
 
 def gguf_settings(of: Metadata) -> Settings:

@@ -10,7 +10,7 @@ from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.gguf import GgufFamily, Settings, has_bias, rms_eps, rotary_settings
 from models.families.shared.mixture_of_experts import rotary_expert_rules
-from models.families.shared.rotary_decoder import gated_feed_forward, rms_norm, uniform_decoder
+from models.families.shared.rotary_decoder import gated_feed_forward, llama_decoder, rms_norm
 from weights.gguf.metadata import Metadata
 
 _DEFAULTS = {
@@ -39,7 +39,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         experts_per_token=fields.integer("num_experts_per_tok"),
         router=RouterConfig(normalized=fields.flag("norm_topk_prob", False)),
     )
-    return uniform_decoder(
+    return llama_decoder(
         fields, experts, norm=norm, qkv_bias=bias, output_bias=bias, query_key_norm=QueryKeyNorm(norm, "all")
     )
 

@@ -14,7 +14,7 @@ from models.families.shared.fields import Fields, head_width
 from models.families.shared.language_model import token_rules
 from models.families.shared.megatron_layers import megatron_layer_rules
 from models.families.shared.rope import rope_config
-from models.families.shared.rotary_decoder import uniform_decoder
+from models.families.shared.rotary_decoder import llama_decoder
 from weights.rules import Rename, Rule
 
 _DEFAULTS = {
@@ -36,7 +36,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields.refuse_unless("is_causal", True)
     head_dim = head_width(fields.integer("hidden_size"), fields.integer("num_attention_heads"))
     norm = NormConfig("layer", fields.number("layer_norm_eps"))
-    return uniform_decoder(
+    return llama_decoder(
         fields,
         FeedForwardConfig(fields.integer("intermediate_size"), fields.activation("hidden_act")),
         rope=rope_config(fields, head_dim, default_share=0.5),

@@ -15,7 +15,7 @@ from models.families.shared.fields import Fields, head_width
 from models.families.shared.gguf import GgufFamily, Settings, layer_eps, partly_rotary_settings
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rope import rope_config
-from models.families.shared.rotary_decoder import rotary_rules, uniform_decoder
+from models.families.shared.rotary_decoder import llama_decoder, rotary_rules
 from weights.gguf.metadata import Metadata
 from weights.rules import Rename, Rule
 
@@ -39,7 +39,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields.refuse_unless("is_causal", True)
     head_dim = head_width(fields.integer("hidden_size"), fields.integer("num_attention_heads"))
     norm = NormConfig("layer", fields.number("layer_norm_eps"))
-    return uniform_decoder(
+    return llama_decoder(
         fields,
         FeedForwardConfig(fields.integer("intermediate_size"), fields.activation("hidden_act")),
         rope=rope_config(fields, head_dim, default_share=0.5),

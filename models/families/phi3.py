@@ -18,7 +18,7 @@ from models.families.shared.gguf import (
 )
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rope import rope_config
-from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, rotary_rules, uniform_decoder
+from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, llama_decoder, rotary_rules
 from weights.gguf.metadata import Metadata
 from weights.gguf.rope import longrope
 from weights.rules import Rule, Split
@@ -45,7 +45,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     older = hf.get("rope_scaling") or hf.get("rope_parameters")
     if isinstance(older, dict) and older.get("type", older.get("rope_type")) in ("yarn", "dynamic"):
         raise ConfigError("'rope_scaling': types 'yarn' and 'dynamic' are not supported for Phi-3, only 'longrope'")
-    return uniform_decoder(
+    return llama_decoder(
         fields,
         gated_feed_forward(fields),
         # The published code discards the cache once a text outgrows the length of the short factors.

@@ -16,7 +16,7 @@ from models.families.shared.gguf import GgufFamily, Settings, has_bias, rotary_s
 from models.families.shared.mixture_of_experts import mixtral_rules
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rope import rope_config
-from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, uniform_decoder
+from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, llama_decoder
 from weights.gguf.metadata import Metadata
 from weights.gguf.rope import longrope
 
@@ -53,7 +53,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         ),
     )
     bias = fields.flag("attention_bias", False)
-    return uniform_decoder(
+    return llama_decoder(
         fields,
         experts,
         rope=rope,

@@ -12,13 +12,9 @@ from models.config import ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.gguf import GgufFamily, Settings, rms_eps, rotary_settings
-from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
-    head_dim_of,
-    rms_norm,
-    rotary_decoder,
-    rotary_layer,
+    llama_decoder,
     rotary_rules,
 )
 from models.families.shared.windows import upper_windows
@@ -41,24 +37,13 @@ _DEFAULTS = {
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, defaults=_DEFAULTS)
-    head_dim, norm = head_dim_of(fields), rms_norm(fields)
-    rope = rope_config(fields, head_dim)
-    feed_forward = gated_feed_forward(fields)
-    layers = [
-        rotary_layer(
-            fields,
-            head_dim=head_dim,
-            num_kv_heads=fields.integer("num_key_value_heads"),
-            rope=rope,
-            norm=norm,
-            feed_forward=feed_forward,
-            window=window,
-            qkv_bias=True,
-        )
-        for window in upper_windows(fields, absent=4096)
-    ]
-    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings"))
-    return rotary_decoder(fields, layers, norm, max_positions)
+    return llama_decoder(
+        fields,
+        gated_feed_forward(fields),
+        num_kv_heads=fields.integer("num_key_value_heads"),
+        windows=upper_windows(fields, absent=4096),
+        qkv_bias=True,
+    )
 
 
 def gguf_settings(of: Metadata) -> Settings:

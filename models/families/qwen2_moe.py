@@ -13,13 +13,9 @@ from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.gguf import GgufFamily, Settings, qwen_experts, rms_eps, rotary_settings
 from models.families.shared.mixture_of_experts import rotary_expert_rules, sparse_layers
-from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
-    head_dim_of,
-    rms_norm,
-    rotary_decoder,
-    rotary_layer,
+    llama_decoder,
 )
 from models.families.shared.windows import switched_window, windows_by_type
 from weights.gguf.metadata import Metadata
@@ -46,8 +42,6 @@ _DEFAULTS = {
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, defaults=_DEFAULTS)
-    head_dim, norm = head_dim_of(fields), rms_norm(fields)
-    rope = rope_config(fields, head_dim)
     dense = gated_feed_forward(fields)
     experts = MixtureOfExpertsConfig(
         gated_feed_forward(fields, fields.integer("moe_intermediate_size")),
@@ -57,21 +51,13 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         shared=gated_feed_forward(fields, fields.integer("shared_expert_intermediate_size")),
         shared_gate=True,
     )
-    layers = [
-        rotary_layer(
-            fields,
-            head_dim=head_dim,
-            num_kv_heads=fields.integer("num_key_value_heads"),
-            rope=rope,
-            norm=norm,
-            feed_forward=experts if sparse else dense,
-            window=window,
-            qkv_bias=fields.flag("qkv_bias", True),
-        )
-        for window, sparse in zip(_windows(fields), sparse_layers(fields), strict=True)
-    ]
-    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings"))
-    return rotary_decoder(fields, layers, norm, max_positions)
+    return llama_decoder(
+        fields,
+        [experts if sparse else dense for sparse in sparse_layers(fields)],
+        num_kv_heads=fields.integer("num_key_value_heads"),
+        windows=_windows(fields),
+        qkv_bias=fields.flag("qkv_bias", True),
+    )
 
 
 def _windows(fields: Fields) -> list[int | None]:

@@ -10,13 +10,10 @@ from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.gguf import GgufFamily, Settings, qwen_experts, rms_eps, rotary_settings
 from models.families.shared.mixture_of_experts import rotary_expert_rules, sparse_layers
-from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
-    head_dim_of,
+    llama_decoder,
     rms_norm,
-    rotary_decoder,
-    rotary_layer,
 )
 from models.families.shared.windows import switched_window
 from weights.gguf.metadata import Metadata
@@ -42,9 +39,7 @@ _DEFAULTS = {
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, defaults=_DEFAULTS)
     fields.refuse_unless("layer_types")
-    head_dim, norm, bias = head_dim_of(fields), rms_norm(fields), fields.flag("attention_bias", False)
-    rope = rope_config(fields, head_dim)
-    dense = gated_feed_forward(fields)
+    dense, bias = gated_feed_forward(fields), fields.flag("attention_bias", False)
     experts = MixtureOfExpertsConfig(
         gated_feed_forward(fields, fields.integer("moe_intermediate_size")),
         # transformers 5 writes the number of experts under the name that Mixtral has for it.
@@ -52,23 +47,15 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         experts_per_token=fields.integer("num_experts_per_tok"),
         router=RouterConfig(normalized=fields.flag("norm_topk_prob", False)),
     )
-    layers = [
-        rotary_layer(
-            fields,
-            head_dim=head_dim,
-            num_kv_heads=fields.integer("num_key_value_heads"),
-            rope=rope,
-            norm=norm,
-            feed_forward=experts if sparse else dense,
-            window=switched_window(fields, absent=4096),
-            qkv_bias=bias,
-            output_bias=bias,
-            query_key_norm=QueryKeyNorm(norm),
-        )
-        for sparse in sparse_layers(fields)
-    ]
-    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings"))
-    return rotary_decoder(fields, layers, norm, max_positions)
+    return llama_decoder(
+        fields,
+        [experts if sparse else dense for sparse in sparse_layers(fields)],
+        num_kv_heads=fields.integer("num_key_value_heads"),
+        window=switched_window(fields, absent=4096),
+        qkv_bias=bias,
+        output_bias=bias,
+        query_key_norm=QueryKeyNorm(rms_norm(fields)),
+    )
 
 
 def gguf_settings(of: Metadata) -> Settings:

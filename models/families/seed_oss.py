@@ -16,7 +16,7 @@ from models.families.shared.gguf import (
     rms_eps,
     rotary_settings,
 )
-from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, rotary_rules, uniform_decoder
+from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, llama_decoder, rotary_rules
 from weights.gguf.metadata import Metadata
 
 _DEFAULTS = {
@@ -34,7 +34,7 @@ _DEFAULTS = {
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, defaults=_DEFAULTS)
-    return uniform_decoder(
+    return llama_decoder(
         fields,
         gated_feed_forward(fields, bias=fields.flag("mlp_bias", False)),
         head_dim=head_dim_of(fields, fields.raw("head_dim", 128)),

@@ -12,13 +12,11 @@ from models.config import ConfigError, ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.gguf import GgufFamily, Settings, paired_neighbours, rms_eps, rotary_settings
-from models.families.shared.rope import rope_config, scaled_max_positions
+from models.families.shared.rope import rope_config
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
     head_dim_of,
-    rms_norm,
-    rotary_decoder,
-    rotary_layer,
+    llama_decoder,
     rotary_rules,
 )
 from models.families.shared.windows import switched_window, windows_by_type
@@ -40,30 +38,23 @@ _DEFAULTS = {
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, defaults=_DEFAULTS)
-    head_dim, norm, bias = head_dim_of(fields), rms_norm(fields), fields.flag("attention_bias", False)
-    rope = rope_config(fields, head_dim)
-    feed_forward = gated_feed_forward(fields, bias=fields.flag("mlp_bias", False))
+    rope, bias = rope_config(fields, head_dim_of(fields)), fields.flag("attention_bias", False)
     # Null means one head of keys and values per query head; absent means four heads.
     kv_heads = fields.optional_integer("num_key_value_heads", absent=4) or fields.integer("num_attention_heads")
     rotates = _rotating_layers(fields)
     width = switched_window(fields, absent=None)
     windows = windows_by_type(fields, width, lambda index: rotates[index] or width is None)
-    layers = [
-        rotary_layer(
-            fields,
-            head_dim=head_dim,
-            num_kv_heads=kv_heads,
-            rope=rope if rotating else None,
-            norm=norm,
-            feed_forward=feed_forward,
-            window=window,
-            qkv_bias=bias,
-            output_bias=bias,
-        )
-        for rotating, window in zip(rotates, windows, strict=True)
-    ]
-    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings"))
-    return rotary_decoder(fields, layers, norm, max_positions, default_tied=True)
+    return llama_decoder(
+        fields,
+        gated_feed_forward(fields, bias=fields.flag("mlp_bias", False)),
+        windows=windows,
+        ropes=[rope if rotating else None for rotating in rotates],
+        rope=rope,
+        num_kv_heads=kv_heads,
+        default_tied=True,
+        qkv_bias=bias,
+        output_bias=bias,
+    )
 
 
 def _rotating_layers(fields: Fields) -> list[bool]:

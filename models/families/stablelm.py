@@ -14,7 +14,7 @@ from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.gguf import GgufFamily, Settings, has_bias, layer_eps, partly_rotary_settings
 from models.families.shared.rope import rope_config
-from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, rotary_rules, uniform_decoder
+from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, llama_decoder, rotary_rules
 from weights.gguf.metadata import Metadata
 from weights.rules import Rename, Rule
 
@@ -36,7 +36,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, defaults=_DEFAULTS)
     eps = fields.number("layer_norm_eps")
     head_norm = QueryKeyNorm(NormConfig("layer", eps, bias=False), "own_head")
-    return uniform_decoder(
+    return llama_decoder(
         fields,
         gated_feed_forward(fields),
         rope=rope_config(fields, head_dim_of(fields), default_share=0.25),

@@ -12,7 +12,7 @@ from models.config import FeedForwardConfig, ModelConfig, NormConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.gguf import GgufFamily, Settings, has_bias, layer_eps, rotary_settings, sliding_window
-from models.families.shared.rotary_decoder import rotary_rules, uniform_decoder
+from models.families.shared.rotary_decoder import llama_decoder, rotary_rules
 from weights.gguf.metadata import Metadata
 from weights.rules import Rename, Rule
 
@@ -33,7 +33,7 @@ _DEFAULTS = {
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, defaults=_DEFAULTS)
     bias, width = fields.flag("use_bias", True), fields.integer("intermediate_size")
-    return uniform_decoder(
+    return llama_decoder(
         fields,
         FeedForwardConfig(width, fields.activation("hidden_act"), bias=bias),
         norm=NormConfig("layer", fields.number("norm_epsilon")),

@@ -7,13 +7,10 @@ from typing import Any, Literal
 
 from models.config import ModelConfig
 from models.families.shared.fields import Fields
-from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
-    head_dim_of,
+    llama_decoder,
     rms_norm,
-    rotary_decoder,
-    rotary_layer,
 )
 from models.families.shared.windows import windows_by_type
 
@@ -39,36 +36,22 @@ def gemma2_decoder(
     """
     fields = Fields({**hf, "hidden_act": hf.get("hidden_activation") or activation}, defaults=defaults)
     fields.refuse_unless("use_bidirectional_attention", False)
-    head_dim, bias = head_dim_of(fields), fields.flag("attention_bias", False)
-    norm = rms_norm(fields, "rms_from_one")
-    rope = rope_config(fields, head_dim)
-    feed_forward = gated_feed_forward(fields)
+    bias = fields.flag("attention_bias", False)
     width = fields.optional_integer("sliding_window", absent=window)
-    layers = [
-        rotary_layer(
-            fields,
-            head_dim=head_dim,
-            num_kv_heads=fields.integer("num_key_value_heads"),
-            rope=rope,
-            norm=norm,
-            feed_forward=feed_forward,
-            window=own,
-            qkv_bias=bias,
-            output_bias=bias,
-            scale=fields.positive("query_pre_attn_scalar") ** -0.5,
-            score_cap=_cap(hf, "attn_logit_softcapping", score_cap),
-            norm_slots=norm_slots,
-        )
-        for own in windows_by_type(fields, width, lambda index: index % 2 == 1)
-    ]
-    return rotary_decoder(
+    return llama_decoder(
         fields,
-        layers,
-        norm,
-        scaled_max_positions(rope, fields.integer("max_position_embeddings")),
+        gated_feed_forward(fields),
+        windows=windows_by_type(fields, width, lambda index: index % 2 == 1),
+        norm=rms_norm(fields, "rms_from_one"),
+        num_kv_heads=fields.integer("num_key_value_heads"),
         default_tied=True,
         embedding_scale=fields.integer("hidden_size") ** 0.5,
         logit_cap=_cap(hf, "final_logit_softcapping", logit_cap),
+        qkv_bias=bias,
+        output_bias=bias,
+        scale=fields.positive("query_pre_attn_scalar") ** -0.5,
+        score_cap=_cap(hf, "attn_logit_softcapping", score_cap),
+        norm_slots=norm_slots,
     )
 
 

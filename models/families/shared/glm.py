@@ -12,7 +12,7 @@ from typing import Any, Literal
 from models.config import ModelConfig
 from models.families.shared.fields import Fields
 from models.families.shared.rope import rope_config
-from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, rotary_rules, uniform_decoder
+from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, llama_decoder, rotary_rules
 from weights.rules import Rule, Split
 
 PAD_TOKEN_ID = 151329
@@ -20,7 +20,7 @@ PAD_TOKEN_ID = 151329
 
 def glm_decoder(fields: Fields, norm_slots: Sequence[Literal["input", "output"]]) -> ModelConfig:
     """Configuration of a GLM-4 decoder. norm_slots: places of the norms in each sublayer: `input`, `output`."""
-    return uniform_decoder(
+    return llama_decoder(
         fields,
         gated_feed_forward(fields),
         rope=rope_config(fields, head_dim_of(fields), default_share=0.5, pairing="interleaved"),

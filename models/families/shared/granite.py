@@ -5,14 +5,14 @@ from __future__ import annotations
 from models.config import FeedForwardConfig, MixtureOfExpertsConfig, ModelConfig
 from models.families.shared.fields import Fields
 from models.families.shared.gguf import Settings, has_bias, rms_eps
-from models.families.shared.rotary_decoder import uniform_decoder
+from models.families.shared.rotary_decoder import llama_decoder
 from weights.gguf.metadata import Metadata
 
 
 def granite_decoder(fields: Fields, feed_forward: FeedForwardConfig | MixtureOfExpertsConfig) -> ModelConfig:
     """Configuration of a Granite decoder. feed_forward: feed-forward of every layer."""
     bias = fields.flag("attention_bias", False)
-    return uniform_decoder(
+    return llama_decoder(
         fields,
         feed_forward,
         qkv_bias=bias,

@@ -12,8 +12,8 @@ from models.config import ConfigError, FeedForwardConfig, MixtureOfExpertsConfig
 from models.families.shared.fields import Fields
 from models.families.shared.gguf import Settings, layer_types, sliding_window
 from models.families.shared.granite import granite_gguf_settings
-from models.families.shared.rope import rope_config, scaled_max_positions
-from models.families.shared.rotary_decoder import head_dim_of, rms_norm, rotary_decoder, rotary_layer
+from models.families.shared.rope import rope_config
+from models.families.shared.rotary_decoder import head_dim_of, llama_decoder
 from models.families.shared.windows import windows_by_type
 from weights.gguf.metadata import Metadata
 from weights.rules import Rename
@@ -36,35 +36,23 @@ def windowed_granite_decoder(
     window: width of the windows in tokens if the file has no `sliding_window`.
     default_tied: whether logits use the token embeddings if the file has no `tie_word_embeddings`.
     """
-    norm, head_dim, bias = rms_norm(fields), head_dim_of(fields), fields.flag("attention_bias", False)
-    rope = rope_config(fields, head_dim)
+    rope, bias = rope_config(fields, head_dim_of(fields)), fields.flag("attention_bias", False)
     given = fields.optional_integer("sliding_window", absent=window)
-    windows = windows_by_type(fields, given, lambda index: index % 4 == 0)
-    layers = [
-        rotary_layer(
-            fields,
-            head_dim=head_dim,
-            num_kv_heads=num_kv_heads,
-            rope=own,
-            norm=norm,
-            feed_forward=feed_forward,
-            window=width,
-            qkv_bias=bias,
-            output_bias=bias,
-            scale=fields.positive("attention_multiplier", 1.0),
-            residual_scale=fields.positive("residual_multiplier", 1.0),
-            sinks=True,
-        )
-        for width, own in zip(windows, _ropes(fields, rope), strict=True)
-    ]
-    return rotary_decoder(
+    return llama_decoder(
         fields,
-        layers,
-        norm,
-        scaled_max_positions(rope, fields.integer("max_position_embeddings")),
+        feed_forward,
+        windows=windows_by_type(fields, given, lambda index: index % 4 == 0),
+        ropes=_ropes(fields, rope),
+        rope=rope,
+        num_kv_heads=num_kv_heads,
         default_tied=default_tied,
         embedding_scale=fields.positive("embedding_multiplier", 1.0),
         logit_scale=1.0 / fields.positive("logits_scaling", 1.0),
+        qkv_bias=bias,
+        output_bias=bias,
+        scale=fields.positive("attention_multiplier", 1.0),
+        residual_scale=fields.positive("residual_multiplier", 1.0),
+        sinks=True,
     )
 
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from models.config import ModelConfig, QueryKeyNorm
 from models.families.shared.fields import Fields
-from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
-    head_dim_of,
+    llama_decoder,
     rms_norm,
-    rotary_decoder,
-    rotary_layer,
 )
 from models.families.shared.windows import upper_windows
 
@@ -37,23 +34,13 @@ def qwen3_decoder(fields: Fields, window: int) -> ModelConfig:
     fields: settings with defaults for all sizes that `config.json` may leave out.
     window: width of the sliding windows in tokens if the file has no `sliding_window`.
     """
-    head_dim, norm, bias = head_dim_of(fields), rms_norm(fields), fields.flag("attention_bias", False)
-    rope = rope_config(fields, head_dim)
-    feed_forward = gated_feed_forward(fields)
-    layers = [
-        rotary_layer(
-            fields,
-            head_dim=head_dim,
-            num_kv_heads=fields.integer("num_key_value_heads"),
-            rope=rope,
-            norm=norm,
-            feed_forward=feed_forward,
-            window=own,
-            qkv_bias=bias,
-            output_bias=bias,
-            query_key_norm=QueryKeyNorm(norm),
-        )
-        for own in upper_windows(fields, absent=window)
-    ]
-    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings"))
-    return rotary_decoder(fields, layers, norm, max_positions)
+    bias = fields.flag("attention_bias", False)
+    return llama_decoder(
+        fields,
+        gated_feed_forward(fields),
+        num_kv_heads=fields.integer("num_key_value_heads"),
+        windows=upper_windows(fields, absent=window),
+        qkv_bias=bias,
+        output_bias=bias,
+        query_key_norm=QueryKeyNorm(rms_norm(fields)),
+    )

@@ -60,6 +60,9 @@ def gated_feed_forward(
     return FeedForwardConfig(width, fields.activation("hidden_act"), gated=True, bias=bias)
 
 
+AnyFeedForward = FeedForwardConfig | XieluFeedForwardConfig | MixtureOfExpertsConfig
+
+
 class LayerOptions(TypedDict, total=False):
     """Options in which the layers of a family differ from LLaMA's.
 
@@ -100,7 +103,7 @@ def rotary_layer(
     num_kv_heads: int,
     rope: RopeConfig | None,
     norm: NormConfig,
-    feed_forward: FeedForwardConfig | XieluFeedForwardConfig | MixtureOfExpertsConfig,
+    feed_forward: AnyFeedForward,
     **options: Unpack[LayerOptions],
 ) -> LayerConfig:
     """Configuration of one layer of a decoder, or of an encoder if `is_causal` is false.
@@ -170,10 +173,12 @@ def rotary_decoder(
     )
 
 
-def uniform_decoder(
+def llama_decoder(
     fields: Fields,
-    feed_forward: FeedForwardConfig | XieluFeedForwardConfig | MixtureOfExpertsConfig,
+    feed_forward: AnyFeedForward | Sequence[AnyFeedForward],
     *,
+    windows: Sequence[int | None] = (),
+    ropes: Sequence[RopeConfig | None] = (),
     rope: RopeConfig | None = None,
     norm: NormConfig | None = None,
     head_dim: int | None = None,
@@ -182,12 +187,16 @@ def uniform_decoder(
     default_tied: bool = False,
     embedding_scale: float = 1.0,
     logit_scale: float = 1.0,
+    logit_cap: float | None = None,
     logit_bias: bool = False,
     **options: Unpack[LayerOptions],
 ) -> ModelConfig:
-    """Configuration of a decoder whose layers are all equal, like LLaMA.
+    """Configuration of a decoder with the layers of LLaMA. They are equal, except for what is given for each layer.
 
     fields: settings with defaults for all sizes that `config.json` may leave out.
+    feed_forward: feed-forward of all layers, or of each layer.
+    windows: sliding window of each layer; empty for the same window in all layers.
+    ropes: rotary positions of each layer, None for a layer without positions; empty for `rope` in all layers.
     rope: rotary positions; None to read them from the settings, for heads that rotate as a whole.
     norm: norm of every sublayer, None for an RMS norm with `rms_norm_eps`.
     head_dim: None for the setting `head_dim`, or without it the hidden size divided by the number of heads.
@@ -195,31 +204,37 @@ def uniform_decoder(
     max_positions: longest text in tokens, None for `max_position_embeddings`.
     default_tied: whether logits use the token embeddings if the file has no `tie_word_embeddings`.
     embedding_scale, logit_scale: factors of the token embeddings and of the logits.
-    logit_bias: whether the logits have a bias.
+    logit_cap: soft cap of the logits, None for no cap. logit_bias: whether the logits have a bias.
     options: differences from the layers of LLaMA.
     """
-    head_dim = head_dim_of(fields) if head_dim is None else head_dim
-    rope = rope_config(fields, head_dim) if rope is None else rope
-    norm = rms_norm(fields) if norm is None else norm
+    width = head_dim_of(fields) if head_dim is None else head_dim
+    rotation = rope_config(fields, width) if rope is None else rope
+    every_norm = rms_norm(fields) if norm is None else norm
+    kv_heads = num_kv_heads or fields.integer("num_key_value_heads", fields.integer("num_attention_heads"))
+
+    def layer(index: int) -> LayerConfig:
+        own: LayerOptions = {**options, "window": windows[index]} if windows else options
+        return rotary_layer(
+            fields,
+            head_dim=width,
+            num_kv_heads=kv_heads,
+            rope=ropes[index] if ropes else rotation,
+            norm=every_norm,
+            feed_forward=feed_forward[index] if isinstance(feed_forward, Sequence) else feed_forward,
+            **own,
+        )
+
     if max_positions is None:
-        max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings"))
-    layer = rotary_layer(
-        fields,
-        head_dim=head_dim,
-        num_kv_heads=num_kv_heads or fields.integer("num_key_value_heads", fields.integer("num_attention_heads")),
-        rope=rope,
-        norm=norm,
-        feed_forward=feed_forward,
-        **options,
-    )
+        max_positions = scaled_max_positions(rotation, fields.integer("max_position_embeddings"))
     return rotary_decoder(
         fields,
-        (layer,) * fields.integer("num_hidden_layers"),
-        norm,
+        [layer(index) for index in range(fields.integer("num_hidden_layers"))],
+        every_norm,
         max_positions,
         default_tied=default_tied,
         embedding_scale=embedding_scale,
         logit_scale=logit_scale,
+        logit_cap=logit_cap,
         logit_bias=logit_bias,
     )
 
