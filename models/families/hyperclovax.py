@@ -12,8 +12,9 @@ from typing import Any
 from models.config import ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.granite import granite_decoder
 from models.families.shared.published_code import PublishedCode
-from models.families.shared.rotary_decoder import gated_feed_forward, llama_decoder, rotary_rules
+from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, rotary_rules
 from weights.rules import Rename, Rule
 
 _PUBLISHED = PublishedCode("naver-hyperclovax", "hyperclovax", "HyperCLOVAX")
@@ -36,17 +37,12 @@ _DEFAULTS = {
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, _PUBLISHED, _DEFAULTS)
-    bias = fields.flag("attention_bias", False)
-    return llama_decoder(
+    return granite_decoder(
         fields,
         gated_feed_forward(fields, bias=fields.flag("mlp_bias", False)),
-        qkv_bias=bias,
-        output_bias=bias,
-        scale=fields.optional_positive("attention_multiplier"),
-        norm_slots=("input", "output") if fields.flag("use_post_norm") else ("input",),
-        residual_scale=fields.positive("residual_multiplier"),
-        embedding_scale=fields.positive("embedding_multiplier"),
+        default_scale=head_dim_of(fields) ** -0.5,
         logit_scale=fields.positive("logits_scaling"),
+        norm_slots=("input", "output") if fields.flag("use_post_norm") else ("input",),
     )
 
 

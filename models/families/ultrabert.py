@@ -21,13 +21,11 @@ from models.families.shared.bert_config import architectures
 from models.families.shared.family import Family
 from models.families.shared.fields import Fields
 from models.families.shared.rename_rules import renamed
-from models.families.shared.rope import rope_config, scaled_max_positions, with_rope_of
+from models.families.shared.rope import rope_config, with_rope_of
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
     head_dim_of,
-    rms_norm,
-    rotary_decoder,
-    rotary_layer,
+    llama_decoder,
     rotary_rules,
 )
 from models.families.shared.windows import typed_windows
@@ -51,28 +49,21 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     settings = {**_by_type(hf), "is_causal": False}
     Fields(hf).refuse_unless("is_causal", False)
     fields = Fields({**settings, "rope_parameters": None}, defaults=_DEFAULTS)
-    head_dim, norm, bias = head_dim_of(fields), rms_norm(fields), fields.flag("attention_bias", False)
+    head_dim, bias = head_dim_of(fields), fields.flag("attention_bias", False)
     ropes = {
         kind: rope_config(Fields(with_rope_of(settings, kind, theta), defaults=_DEFAULTS), head_dim)
         for kind, theta in _THETAS.items()
     }
-    feed_forward = gated_feed_forward(fields, bias=fields.flag("mlp_bias", False))
-    layers = [
-        rotary_layer(
-            fields,
-            head_dim=head_dim,
-            num_kv_heads=fields.integer("num_key_value_heads", fields.integer("num_attention_heads")),
-            rope=ropes["full_attention" if window is None else "sliding_attention"],
-            norm=norm,
-            feed_forward=feed_forward,
-            window=window,
-            qkv_bias=bias,
-            output_bias=bias,
-        )
-        for window in _windows(fields)
-    ]
-    max_positions = scaled_max_positions(ropes["full_attention"], fields.integer("max_position_embeddings"))
-    model = rotary_decoder(fields, layers, norm, max_positions)
+    windows = _windows(fields)
+    model = llama_decoder(
+        fields,
+        gated_feed_forward(fields, bias=fields.flag("mlp_bias", False)),
+        windows=windows,
+        ropes=[ropes["full_attention" if window is None else "sliding_attention"] for window in windows],
+        rope=ropes["full_attention"],
+        qkv_bias=bias,
+        output_bias=bias,
+    )
     return replace(model, head=_head(fields, architecture))
 
 

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from models.config import ModelConfig
 from models.families.shared.fields import Fields
-from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
-    head_dim_of,
-    rms_norm,
-    rotary_decoder,
-    rotary_layer,
+    llama_decoder,
 )
 
 DEFAULTS = {
@@ -31,18 +27,11 @@ def eurobert_encoder(fields: Fields) -> ModelConfig:
 
     fields: settings in which `is_causal` is false, with `DEFAULTS` as defaults.
     """
-    head_dim, norm, bias = head_dim_of(fields), rms_norm(fields), fields.flag("attention_bias", False)
-    rope, inner = rope_config(fields, head_dim), fields.integer("intermediate_size")
-    layer = rotary_layer(
+    bias, mlp_bias = fields.flag("attention_bias", False), fields.flag("mlp_bias", False)
+    return llama_decoder(
         fields,
-        head_dim=head_dim,
-        num_kv_heads=fields.integer("num_key_value_heads", fields.integer("num_attention_heads")),
-        rope=rope,
-        norm=norm,
-        feed_forward=gated_feed_forward(fields, inner, bias=fields.flag("mlp_bias", False)),
+        gated_feed_forward(fields, bias=mlp_bias),
+        logit_bias=mlp_bias,
         qkv_bias=bias,
         output_bias=bias,
     )
-    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings"))
-    layers = (layer,) * fields.integer("num_hidden_layers")
-    return rotary_decoder(fields, layers, norm, max_positions, logit_bias=fields.flag("mlp_bias", False))
