@@ -146,9 +146,6 @@ class Server:
         """Create the registry of the models that are loaded when a request asks for them."""
         settings, runtime = self.settings, self.state.runtime
 
-        def served(name: str) -> ServedModel | None:
-            return next((model for model in runtime.loaded() if model.name == name), None)
-
         def forget(name: str) -> None:
             client.forget_model(name, "the model was unloaded")
             runtime.pair_templates.pop(name, None)
@@ -157,7 +154,7 @@ class Server:
         return ModelRegistry(
             first_models(settings, specs),
             client.loads,
-            text_parts(self._text_of, self.texts, served, forget),
+            text_parts(self._text_of, self.texts, runtime.find, forget),
             LateSources(settings, {spec.name: spec for spec in specs}),
             settings.memory,
             settings.kv_cache_memory,

@@ -104,7 +104,7 @@ def _check_target(config: EagleHeadConfig, target: ModelConfig) -> None:
         )
 
 
-def eagle_rules(config: EagleHeadConfig) -> tuple[Rule, ...]:
+def eagle_rules() -> tuple[Rule, ...]:
     """Rules for the tensors of an EAGLE-3 head, except the map of its vocabulary (`d2t`)."""
     attention = _OURS + "attention."
     return (

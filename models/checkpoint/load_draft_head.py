@@ -93,7 +93,7 @@ def load_eagle_head(directory: Path, config: ModelConfig, loading: HeadLoading) 
     with open_checkpoint(directory) as stored:
         own = eagle_config(directory, stored.keys(), config)
         token_ids = _token_ids(stored.get("d2t"), own.logits_size, config.vocab_size)
-    loaded = _load(directory, own, eagle_rules(own), None, loading)
+    loaded = _load(directory, own, eagle_rules(), None, loading)
     if token_ids is not None:
         loaded.head.token_ids = token_ids.to(loading.device)
     assert loading.target.decoder is not None

@@ -183,9 +183,10 @@ def load_model(
     check_batch_invariance(transformer)
     transformer.eval()
     rules = tensor_rules(files, config)
-    keep: Callable[[Mapping[str, QuantizedMatrix]], Collection[str]] = _none
-    if quantization is None:
-        keep = partial(kept_quantized, transformer, dtype, device)
+
+    def keep(matrices: Mapping[str, QuantizedMatrix]) -> Collection[str]:
+        return kept_quantized(transformer, dtype, device, matrices) if quantization is None else ()
+
     linears, packer = adaptable(transformer), WeightPacker(transformer, dtype, device, quantization, memory)
     report = _load(
         transformer, directory, family, rules, dtype, device, progress, matrix_format, keep, memory.is_filled, packer
@@ -305,10 +306,6 @@ def _load(
 def _keeps_float32(name: str) -> bool:
     """Whether a parameter is float32 in a model of any dtype. This is true only for the correction bias of a router."""
     return name.endswith(".router.correction")
-
-
-def _none(matrices: Mapping[str, QuantizedMatrix]) -> Collection[str]:
-    return ()
 
 
 def _notes(

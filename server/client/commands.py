@@ -20,7 +20,7 @@ from server.client.errors import AnswerCut, CommandError, RequestFailed
 from server.client.interrupts import interruptible
 from server.client.options import add_flags, add_format_flags, fields, response_format
 from server.client.records import JSON_SUFFIXES, JsonLines, Outcome, Record, finish_reasons, read_records, remaining
-from server.client.target import StartServer, add_target_flags, target
+from server.client.target import StartServer, add_target_flags, count, target
 from server.client.tasks import TASKS, TextTask, groups, send
 from server.system.help_texts import HelpFormatter
 
@@ -83,11 +83,11 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     )
     files.add_argument("--overwrite", action="store_true", help="replace an output file")
     files.add_argument("-q", "--quiet", action="store_true", help="no progress bar and no summary")
-    files.add_argument("--concurrency", type=_positive, default=8, metavar="N", help="requests at a time (default: 8)")
+    files.add_argument("--concurrency", type=count, default=8, metavar="N", help="requests at a time (default: 8)")
     if task.group_size > 1:
         files.add_argument(
             "--batch-size",
-            type=_positive,
+            type=count,
             default=task.group_size,
             metavar="N",
             help=f"texts per request (default: {task.group_size})",
@@ -95,12 +95,6 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     add_flags(parser, task.options)
     if task.generates:
         add_format_flags(parser)
-
-
-def _positive(text: str) -> int:
-    if not text.isdigit() or not int(text):
-        raise argparse.ArgumentTypeError(f"write a number from 1, not {text!r}")
-    return int(text)
 
 
 @dataclass

@@ -13,7 +13,7 @@ from server.client.errors import CommandError
 from server.client.interrupts import interruptible
 from server.client.options import RERANKING, add_flags, fields
 from server.client.records import read_records
-from server.client.target import StartServer, add_target_flags, target
+from server.client.target import StartServer, add_target_flags, count, target
 from server.system.help_texts import HelpFormatter
 
 EXAMPLES = """\
@@ -40,15 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     files.add_argument(
         "-i", "--input", type=Path, metavar="FILE", help="read a text per line from a file; - is standard input"
     )
-    files.add_argument("--top-n", type=_count, metavar="N", help="write only the N best texts")
+    files.add_argument("--top-n", type=count, metavar="N", help="write only the N best texts")
     files.add_argument("--json", action="store_true", help="write JSON lines: index, score and text")
     add_flags(parser, RERANKING)
-
-
-def _count(text: str) -> int:
-    if not text.isdigit() or not int(text):
-        raise argparse.ArgumentTypeError(f"write a number from 1, not {text!r}")
-    return int(text)
 
 
 def run(arguments: argparse.Namespace, start: StartServer) -> None:

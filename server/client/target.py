@@ -72,6 +72,13 @@ def seconds(text: str) -> float:
     return value
 
 
+def count(text: str) -> int:
+    """Parse an integer of at least 1 in the value of a flag. Raises ArgumentTypeError for any other text."""
+    if not text.isdigit() or not int(text):
+        raise argparse.ArgumentTypeError(f"write a number from 1, not {text!r}")
+    return int(text)
+
+
 @contextlib.contextmanager
 def target(arguments: argparse.Namespace, start: StartServer) -> Iterator[tuple[ServerAddress, str | None]]:
     """Context manager of the server of a command. Yields its address, and the name of the model to use.

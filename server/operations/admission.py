@@ -16,7 +16,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from server.errors import Overloaded, Refusal, RequestTooLarge, StartError
+from server.errors import Overloaded, RequestTooLarge, StartError
 from server.ipc.client.call import Call
 from server.ipc.client.release_rate import ReleaseRate
 from server.limits.key_rates import KeyRates
@@ -263,22 +263,20 @@ class Admission:
         held: the reservation of the request. memory: bytes that the request needs in addition.
         param: the request's field that needs the memory, for errors; None for a new request.
         """
-        limit = self.memory_bytes
-        if self.total.memory_bytes + memory > limit:
-            refusal = REQUEST_MEMORY.refusal(_mebibytes(limit))
-            lacking = self.total.memory_bytes + memory - limit
-            state = f"the requests in progress may need {_mebibytes(self.total.memory_bytes)} of memory"
-            raise self._overloaded(f"{state}, and this one {_mebibytes(memory)} more", refusal, lacking, param)
-        of_model = self._by_model.get(held.model, _Reserved())
-        if self.models == 1 or of_model.requests == held.requests:
-            return
-        share = int(limit * _MODEL_SHARE)
-        if of_model.memory_bytes + memory > share:
+        of_model, share = self._by_model.get(held.model, _Reserved()), int(self.memory_bytes * _MODEL_SHARE)
+        total = REQUEST_MEMORY.refusal(_mebibytes(self.memory_bytes))
+        checks = [("the requests in progress", self.total, self.memory_bytes, total)]
+        is_shared = self.models > 1 and of_model.requests > held.requests
+        if is_shared:
             refusal = MODEL_MEMORY.refusal(f"{_mebibytes(share)} for each model")
-            state = f'the requests for "{held.model}" may need {_mebibytes(of_model.memory_bytes)} of memory'
-            lacking = of_model.memory_bytes + memory - share
-            raise self._overloaded(f"{state}, and this one {_mebibytes(memory)} more", refusal, lacking, param)
-        if not held.requests:
+            checks.append((f'the requests for "{held.model}"', of_model, share, refusal))
+        for requests, reserved, limit, refusal in checks:
+            lacking = reserved.memory_bytes + memory - limit
+            if lacking > 0:
+                state = f"{requests} may need {_mebibytes(reserved.memory_bytes)} of memory"
+                state += f", and this one {_mebibytes(memory)} more"
+                raise Overloaded(state, refusal, self._rate.seconds_until(lacking), param)
+        if is_shared and not held.requests:
             self.check_share(held.model)
 
     def check_share(self, model: str, waiting: int = 0) -> None:
@@ -296,9 +294,6 @@ class Admission:
             MODEL_REQUESTS.refusal(f"{most:,} for each model"),
             self._rate.seconds_until(of_model.memory_bytes // max(of_model.requests, 1)),
         )
-
-    def _overloaded(self, state: str, refusal: Refusal, lacking_bytes: int, param: str | None) -> Overloaded:
-        return Overloaded(state, refusal, self._rate.seconds_until(lacking_bytes), param)
 
     def _check_key(self, call: Call, held: _Reservation, tokens: int, memory: int, param: str) -> None:
         """Check the limits of the call's API key for requests, tokens and memory.

@@ -63,18 +63,17 @@ async def prompted_items(
     texts: Sequence[str],
     prompt: str,
     truncation: TruncationSide | None,
-    param: str,
     max_tokens: int | None = None,
 ) -> InputItems:
-    """Like `text_items`, for texts that begin with `prompt`.
+    """Like `text_items`, for the texts of `inputs`, which begin with `prompt`.
 
     If the checkpoint excludes the prompt from pooling, each item also has the number of prompt tokens. In this case,
     raises InvalidRequest if a text would be truncated on the left, because this would cut the prompt.
     """
-    found = await text_items(runtime, call, model, texts, truncation, param, max_tokens)
+    found = await text_items(runtime, call, model, texts, truncation, "inputs", max_tokens)
     if not texts or not prompt or model.info.include_prompt:
         return found
-    (alone,) = await runtime.encode(model.tokenizer, [prompt], param=param, call=call)
+    (alone,) = await runtime.encode(model.tokenizer, [prompt], param="inputs", call=call)
     ends = bool(alone.ids) and alone.ids[-1] in model.tokenizer.special_ids
     count = len(alone.ids) - ends
     if truncation == "left" and found.truncated:

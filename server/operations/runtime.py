@@ -138,6 +138,10 @@ class Runtime:
         self._served = {model.name: model for model in served}
         return served
 
+    def find(self, name: str) -> ServedModel | None:
+        """The loaded model with exactly this name; None if no model has it."""
+        return next((model for model in self.loaded() if model.name == name), None)
+
     def _served_model(self, info: ModelInfo, text: CheckpointText) -> ServedModel:
         """The model of the last call of `loaded` if it has this description and these texts, else a new one."""
         found = self._served.get(info.name)

@@ -154,20 +154,6 @@ class CpuOperations(TorchOperations):
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
         return _norm("layer_norm", x, weight, bias, eps)
 
-    def add_rms_norm(self, x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        total = x + y
-        return total, self.rms_norm(total, weight, eps)
-
-    def add_rms_norm_from_one(self, x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        total = x + y
-        return total, self.rms_norm_from_one(total, weight, eps)
-
-    def add_layer_norm(
-        self, x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, eps: float
-    ) -> tuple[Tensor, Tensor]:
-        total = x + y
-        return total, self.layer_norm(total, weight, bias, eps)
-
     def sum_of_rows(
         self, lookups: Sequence[tuple[Tensor | None, Tensor]], scale: float = 1.0, onto: Tensor | None = None
     ) -> Tensor:

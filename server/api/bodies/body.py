@@ -101,6 +101,14 @@ def is_kept(request: Request) -> bool:
     return _BODY in request.scope
 
 
+def _check_headers(request: Request, max_bytes: int) -> None:
+    """Raise UnsupportedMediaType or BodyTooLarge if the headers show that the body must be refused."""
+    check_codings(request)
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared[:20]) > max_bytes:
+        raise BodyTooLarge(f"the body has more than {max_bytes} bytes")
+
+
 async def receive(request: Request, max_bytes: int, timeout_seconds: float) -> bytes:
     """Receive the bytes of a body. Raises the exceptions of `receive_chunks`."""
     return b"".join(await receive_chunks(request, max_bytes, timeout_seconds))
@@ -112,10 +120,7 @@ async def receive_chunks(request: Request, max_bytes: int, timeout_seconds: floa
     Raises UnsupportedMediaType for a compressed body, BodyTooLarge above `max_bytes`, BodyTimeout if the body does not
     end within `timeout_seconds`, or ClientGone after a disconnect.
     """
-    check_codings(request)
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared[:20]) > max_bytes:
-        raise BodyTooLarge(f"the body has more than {max_bytes} bytes")
+    _check_headers(request, max_bytes)
     chunks = []
     size = 0
     try:
@@ -141,10 +146,7 @@ async def chunks_of(request: Request, max_bytes: int, timeout_seconds: float) ->
     timeout_seconds: time in which each MiB must arrive, without the time that the caller takes for its work.
     Raises the exceptions of `receive_chunks`.
     """
-    check_codings(request)
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared[:20]) > max_bytes:
-        raise BodyTooLarge(f"the body has more than {max_bytes} bytes")
+    _check_headers(request, max_bytes)
     size, next_limit, left = 0, 1 << 20, timeout_seconds
     while True:
         started = time.monotonic()

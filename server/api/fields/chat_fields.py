@@ -65,6 +65,11 @@ def text_parts(*types: str, skipped: str = "") -> BeforeValidator:
     return BeforeValidator(join)
 
 
+def as_text_parts(value: Any) -> Any:
+    """Convert a string to a list of one text part. Any other value is returned unchanged."""
+    return [{"type": "text", "text": value}] if isinstance(value, str) else value
+
+
 def _type_of(part: Any) -> Any:
     return part.get("type") if isinstance(part, dict) else None
 
@@ -168,7 +173,7 @@ TOOL_CHOICE = WithJsonSchema({"anyOf": [{"enum": ["none", "auto", "required"]}, 
 
 
 def function_call(call_id: str, name: str, arguments: Mapping[str, Any] | str) -> dict[str, Any]:
-    """A tool call of an earlier answer, in the form for `ChatSpec.messages`. arguments: an object, or any text."""
+    """A tool call as the messages of `ChatSpec` and most dialects write it. arguments: an object, or any text."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 

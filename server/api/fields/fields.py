@@ -53,16 +53,16 @@ def form_value(value: object) -> object:
     return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
 
 
-def _split_mode(value: object) -> object:
-    """Convert the field `split_sentences`, as 0, 1, true or false in JSON or a form, to a boolean.
+def form_flag(value: object) -> object:
+    """Convert 0, 1, true or false, as a number, a boolean or text of a form, to a boolean.
 
-    Any other value is returned unchanged.
+    Other text of a form is converted as `form_value` does. Any other value is returned unchanged.
     """
     found = form_value(value)
     return bool(found) if isinstance(found, int) and found in (0, 1) else found
 
 
-SplitSentences = Annotated[bool | Literal["nonewlines"] | None, BeforeValidator(_split_mode)]
+SplitSentences = Annotated[bool | Literal["nonewlines"] | None, BeforeValidator(form_flag)]
 """Whether texts are translated sentence by sentence. "nonewlines": yes, and a line break does not end a sentence."""
 
 

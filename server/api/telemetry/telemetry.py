@@ -98,23 +98,20 @@ class Telemetry:
         metrics.running.set(stats.running)
         metrics.waiting.set(stats.waiting)
         metrics.queue_tokens.set(stats.queue_tokens)
-        for by_model, rows in (
+        metrics.model_running.clear()
+        metrics.model_waiting.clear()
+        for gauge, values in (
             (metrics.model_running, stats.running_rows),
             (metrics.model_waiting, stats.waiting_rows),
+            (metrics.kv_blocks_used, stats.kv_blocks_used),
+            (metrics.state_bytes, stats.state_bytes),
+            (metrics.host_bytes, stats.host_bytes),
+            (metrics.device_memory, stats.device_memory_bytes),
         ):
-            by_model.clear()
-            for model, count in rows.items():
-                by_model.labels(model).set(count)
+            for label, value in values.items():
+                gauge.labels(label).set(value)
         known = metrics.pools.sizes  # sizes never decrease, even while a worker is being replaced
         metrics.pools.sizes = {pool: max(blocks, known.get(pool, 0)) for pool, blocks in stats.kv_blocks_total.items()}
-        for pool, blocks in stats.kv_blocks_used.items():
-            metrics.kv_blocks_used.labels(pool).set(blocks)
-        for kind, size in stats.state_bytes.items():
-            metrics.state_bytes.labels(kind).set(size)
-        for kind, size in stats.host_bytes.items():
-            metrics.host_bytes.labels(kind).set(size)
-        for kind, size in stats.device_memory_bytes.items():
-            metrics.device_memory.labels(kind).set(size)
         for step in stats.steps:
             metrics.step_seconds.labels(step.phase).observe(step.seconds)
             metrics.batch_rows.observe(step.rows)

@@ -25,7 +25,7 @@ from server.client.connection import Connection, ServerAddress
 from server.client.errors import CommandError, RequestFailed
 from server.client.interrupts import interruptible
 from server.client.options import json_object
-from server.client.target import api_key, seconds
+from server.client.target import api_key, count, seconds
 from server.system.help_texts import HelpFormatter
 
 EXAMPLES = """\
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"words per prompt: {FORMS} (default: 64)",
     )
     what.add_argument(
-        "--shared-words", type=_count, metavar="N", help="begin all prompts with the same N words, like a system prompt"
+        "--shared-words", type=count, metavar="N", help="begin all prompts with the same N words, like a system prompt"
     )
     what.add_argument("--prompts", type=Path, metavar="FILE", help="prompts from a file instead, one per line")
     what.add_argument(
@@ -91,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--concurrency", type=_counts, metavar="N[,N...]", help="requests at a time (closed loop; default: 1)"
     )
-    load.add_argument("--requests", type=_count, metavar="N", help="requests per level (default: 100)")
+    load.add_argument("--requests", type=count, metavar="N", help="requests per level (default: 100)")
     load.add_argument("--duration", type=seconds, metavar="SECONDS", help="time per level, instead of --requests")
     load.add_argument(
         "--warmup", type=int, default=4, metavar="N", help="requests before each level, not measured (default: 4)"
@@ -115,14 +115,8 @@ def _rates(text: str) -> list[float]:
     return [seconds(part) for part in text.split(",")]
 
 
-def _count(text: str) -> int:
-    if not text.isdigit() or not int(text):
-        raise argparse.ArgumentTypeError(f"write a number from 1, not {text!r}")
-    return int(text)
-
-
 def _counts(text: str) -> list[int]:
-    return [_count(part) for part in text.split(",")]
+    return [count(part) for part in text.split(",")]
 
 
 @dataclass(frozen=True)

@@ -114,10 +114,11 @@ class StepsAhead:
             return None
         settings = RowSettings.of([row.group for row in rows])
         searches = [group for group in groups if group.beams is not None]
-        if not searches:
-            return None if schedule.copies else self._launch(schedule, settings, None)
+        if not searches and schedule.copies:
+            return None
+        captured = self._runner.captured_searches
         # The first token of a search comes from a single sequence.
-        if self._runner.captured_searches is None or not all(len(group.sequences) > 1 for group in searches):
+        if searches and (captured is None or not all(len(group.sequences) > 1 for group in searches)):
             return None
         return self._launch(schedule, settings, None)
 

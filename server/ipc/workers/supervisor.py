@@ -102,7 +102,6 @@ class Supervisor:
     weights: memory for weights that the workers share, or None if each worker has its own weights.
     epochs: yields the epoch of each new worker process; shared by all supervisors of a pool.
     has_others: returns whether other workers answer requests. As long as they do, the supervisor does not give up.
-    clock: returns the present time in seconds, for the restart policy.
     """
 
     def __init__(
@@ -116,7 +115,6 @@ class Supervisor:
         weights: WeightMemory | None = None,
         epochs: Iterator[int] | None = None,
         has_others: Callable[[], bool] = lambda: False,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.models = list(models)
         self.device = device
@@ -129,7 +127,7 @@ class Supervisor:
         self.task: asyncio.Task[None] | None = None
         self._listener = listener
         self._limits = limits or SupervisorLimits()
-        self._policy = RestartPolicy(self._limits, clock)
+        self._policy = RestartPolicy(self._limits)
         self._command = tuple(command)
         self._weights = weights
         self._epochs = itertools.count(1) if epochs is None else epochs

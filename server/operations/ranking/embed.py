@@ -75,7 +75,7 @@ class EmbedSpec(EmbedAllSpec):
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the request's work, for admission."""
         cost = input_cost(self, model)
-        return replace(cost, answer_numbers=cost.sequences * _vector_size(self, model))
+        return replace(cost, answer_numbers=cost.sequences * vector_size(self.pooling, model))
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ async def embed(runtime: Runtime, call: Call, spec: EmbedSpec) -> EmbedResult:
     Raises InvalidRequest for too many `dimensions`, and the errors of `input_items`.
     """
     model = of_role(runtime, runtime.candidates(spec.model, "embed")[0], spec.prompt_name, "embed")
-    check_dimensions(spec.dimensions, _vector_size(spec, model))
+    check_dimensions(spec.dimensions, vector_size(spec.pooling, model))
     runtime.admission.admit(call, model, spec.cost(model))
     found = await input_items(runtime, call, model, spec, spec.max_tokens)
     call.truncated_inputs = found.truncated
@@ -146,12 +146,14 @@ def input_cost(spec: EmbedInputs, model: ServedModel) -> Cost:
     return Cost(characters_of(texts) + (len(texts) + 1) * len(prompt), tokens, len(spec.inputs))
 
 
-def _vector_size(spec: EmbedSpec, model: ServedModel) -> int:
+def vector_size(pooling: str | None, model: ServedModel) -> int:
     """Number of components of one vector before it is cut to `dimensions`.
 
     The checkpoint's pooling may end in a dense layer, so its vectors may have another size than hidden states.
+
+    pooling: the pooling that a request asks for; None for the checkpoint's.
     """
-    own_size = model.info.embedding_size if spec.pooling is None else 0
+    own_size = model.info.embedding_size if pooling is None else 0
     return own_size or model.info.hidden_size
 
 
@@ -175,7 +177,7 @@ async def input_items(
         raise InvalidRequest("`prompt_name` cannot be combined with token ids", "prompt_name")
     places = [index for index, entry in enumerate(spec.inputs) if isinstance(entry, str)]
     texts = [prompt + entry for entry in spec.inputs if isinstance(entry, str)]
-    of_texts = await prompted_items(runtime, call, model, texts, prompt, spec.truncation, "inputs", limit)
+    of_texts = await prompted_items(runtime, call, model, texts, prompt, spec.truncation, limit)
     text_items = iter(of_texts.items)
     truncated = [places[index] for index in of_texts.truncated]
     items = []

@@ -16,7 +16,7 @@ from server.ipc.client.call import Call
 from server.ipc.wire.encode_messages import Encode, EncodeItem
 from server.operations.cost import Cost, most_tokens
 from server.operations.encode import Numbers, check_tokens, matrices, type_ids_or_none
-from server.operations.ranking.embed import check_dimensions, cut_vectors
+from server.operations.ranking.embed import check_dimensions, cut_vectors, vector_size
 from server.operations.ranking.routes import of_role
 from server.operations.runtime import Runtime
 from server.operations.served_model import ServedModel
@@ -53,7 +53,7 @@ class EmbedChunksSpec:
             len(prompt) + len(self.text),
             min(tokens, model.max_input_tokens),
             1,
-            answer_numbers=count * _vector_size(self, model),
+            answer_numbers=count * vector_size(self.pooling, model),
             placed_tokens=tokens,
         )
 
@@ -80,7 +80,7 @@ async def embed_chunks(runtime: Runtime, call: Call, spec: EmbedChunksSpec) -> l
             "send `pooling`: mean",
             "pooling",
         )
-    check_dimensions(spec.dimensions, _vector_size(spec, model))
+    check_dimensions(spec.dimensions, vector_size(spec.pooling, model))
     runtime.check_characters([spec.text], "inputs")
     runtime.admission.admit(call, model, spec.cost(model))
     chunks = await runtime.pools.tokenize.run(lambda: _chunks(spec), call)
@@ -99,11 +99,6 @@ async def embed_chunks(runtime: Runtime, call: Call, spec: EmbedChunksSpec) -> l
     (rows,) = await matrices(call, message)
     rows = cut_vectors(rows, spec.dimensions, spec.normalize)
     return [ChunkVector(start, end, row) for (start, end), row in zip(chunks, rows, strict=True)]
-
-
-def _vector_size(spec: EmbedChunksSpec, model: ServedModel) -> int:
-    own_size = model.info.embedding_size if spec.pooling is None else 0
-    return own_size or model.info.hidden_size
 
 
 def _chunks(spec: EmbedChunksSpec) -> list[tuple[int, int]]:

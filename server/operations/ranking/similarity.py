@@ -53,7 +53,7 @@ async def similarity(runtime: Runtime, call: Call, spec: SimilaritySpec) -> list
     prompt = model.text.prompt(spec.prompt_name)
     runtime.admission.admit(call, model, spec.cost(model))
     texts = [prompt + text for text in (spec.source, *spec.sentences)]
-    found = await prompted_items(runtime, call, model, texts, prompt, spec.truncation, "inputs")
+    found = await prompted_items(runtime, call, model, texts, prompt, spec.truncation)
     call.truncated_inputs = found.truncated
     message = Encode(call.next_id(), model.name, "embed", found.items, normalize=model.text.similarity.of_unit_vectors)
     rows = (await vectors(call, message)).astype(np.float64)

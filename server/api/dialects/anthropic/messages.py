@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from server.api.fields.changing_lines import without_changing_lines
-from server.api.fields.chat_fields import ChatObject, function_call
+from server.api.fields.chat_fields import ChatObject, as_text_parts, function_call
 from server.api.fields.field_kinds import Hint, wish
 from server.api.fields.tool_results import note
 from server.errors import InvalidRequest
@@ -37,18 +37,13 @@ _Dropped = Literal[
 """Types of blocks that are dropped: encrypted reasoning, and calls and results of tools inside Anthropic's servers."""
 
 
-def as_blocks(value: Any) -> Any:
-    """Convert a string to a list of one text block. Any other value is returned unchanged."""
-    return [{"type": "text", "text": value}] if isinstance(value, str) else value
-
-
 def readable_blocks(value: Any) -> Any:
     """Convert a string to a list of one text block. Raises ValueError for a block that a text model cannot read."""
     for block in value if isinstance(value, list) else []:
         kind = block.get("type") if isinstance(block, dict) else None
         if isinstance(kind, str) and kind in WITHOUT_TEXT:
             raise ValueError(f"contains a block of type {kind}, which is not supported; send text")
-    return as_blocks(value)
+    return as_text_parts(value)
 
 
 class AnthropicText(ChatObject):
@@ -129,7 +124,7 @@ class AnthropicMedia(BaseModel):
 _Result = Annotated[
     AnthropicText | AnthropicToolReference | AnthropicSearchResult | AnthropicMedia, Field(discriminator="type")
 ]
-_Results = Annotated[list[_Result], BeforeValidator(as_blocks, json_schema_input_type=str | list[_Result])]
+_Results = Annotated[list[_Result], BeforeValidator(as_text_parts, json_schema_input_type=str | list[_Result])]
 
 
 class AnthropicToolResult(ChatObject):

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from server.api.bodies.sse import frame
 from server.api.dialects.cohere.chat_body import CohereChatBody
 from server.api.dialects.cohere.common import ERRORS, CohereUnits
+from server.api.fields.chat_fields import function_call
 from server.api.routes.error_shape import AnswerBody
 from server.api.routes.streaming_route import StreamingRoute
 from server.errors import DeadlineExceeded, RequestError
@@ -81,7 +82,7 @@ class CohereChatRenderer:
         content += [{"type": "text", "text": choice.content}] if choice.content else []
         message: dict[str, Any] = {"role": "assistant", "content": content}
         if choice.tool_calls:
-            message["tool_calls"] = [_call(call.id, call.name, call.arguments) for call in choice.tool_calls]
+            message["tool_calls"] = [function_call(call.id, call.name, call.arguments) for call in choice.tool_calls]
         answer = {
             "id": self.id,
             "finish_reason": _finish_reason(choice),
@@ -103,7 +104,7 @@ class CohereChatRenderer:
                 events += self._part("text", delta.content, delta.logprobs)
             for call in delta.tool_calls:
                 if call.id is not None:
-                    message = {"tool_calls": _call(call.id, call.name or "", "")}
+                    message = {"tool_calls": function_call(call.id, call.name or "", "")}
                     events += self._close() + self._of_part("tool-call-start", message)
                     self.open_kind = "tool-call"
                 if call.arguments:
@@ -148,10 +149,6 @@ class CohereChatRenderer:
 
 def _event(name: str, **content: Any) -> bytes:
     return frame(name, {"type": name, **content})
-
-
-def _call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def _finish_reason(choice: ChatChoice) -> str:

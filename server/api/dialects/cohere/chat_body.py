@@ -14,6 +14,7 @@ from server.api.fields.chat_fields import (
     ChatObject,
     FunctionName,
     JsonSchema,
+    as_text_parts,
     function_call,
     text_parts,
 )
@@ -46,11 +47,6 @@ def _document_parts(value: Any) -> Any:
             part = {"type": "text", "text": data if isinstance(data, str) else orjson.dumps(data).decode()}
         parts.append(part)
     return parts
-
-
-def _as_parts(value: Any) -> Any:
-    """Convert a string to a list of one text part. Any other value is returned unchanged."""
-    return [{"type": "text", "text": value}] if isinstance(value, str) else value
 
 
 Content = Annotated[str, text_parts("text"), TEXT_OR_PARTS]
@@ -88,7 +84,7 @@ class CohereAssistantMessage(ChatObject):
     role: Literal["assistant"]
     content: Annotated[
         list[Annotated[CohereTextPart | CohereThinkingPart, Field(discriminator="type")]] | None,
-        BeforeValidator(_as_parts),
+        BeforeValidator(as_text_parts),
         TEXT_OR_PARTS,
     ] = None
     tool_plan: str | None = None

@@ -21,7 +21,7 @@ from server.api.dialects.deepl.common import (
     stated_formality,
 )
 from server.api.fields.field_kinds import Hint, Unsupported, only
-from server.api.fields.fields import Body, Language, Texts, form_value, one_or_many
+from server.api.fields.fields import Body, Language, Texts, form_flag, one_or_many
 from server.api.routes.error_shape import AnswerBody
 from server.api.routes.get_route import GetRoute
 from server.api.routes.route import JsonRoute, Route
@@ -31,12 +31,6 @@ from server.operations.generating.generation_options import GenerationOptions
 from server.operations.translating.detect_language import DetectedTranslation, translate_detected
 from server.operations.translating.translate import TranslateSpec
 from server.text.markup.markup_options import MarkupOptions
-
-
-def _flag(value: object) -> object:
-    """Convert `0`, `1`, `true` or `false`, as number or form text, to a boolean. Other values are left as they are."""
-    found = form_value(value)
-    return bool(found) if isinstance(found, int) and found in (0, 1) else found
 
 
 def _split_mode(value: object) -> object:
@@ -49,7 +43,7 @@ def _tags(value: object) -> object:
     return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
 
 
-Flag = Annotated[bool | None, BeforeValidator(_flag)]
+Flag = Annotated[bool | None, BeforeValidator(form_flag)]
 TagName = Annotated[str, Field(min_length=1, max_length=64)]
 Tags = Annotated[Annotated[list[TagName], Field(max_length=256)] | None, BeforeValidator(_tags)]
 

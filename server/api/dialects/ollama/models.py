@@ -148,7 +148,7 @@ async def find_model(runtime: Runtime, call: Call, spec: ModelNameSpec) -> Shown
     if registry is None:
         return _shown(runtime.model(spec.name))
     name = runtime.names.resolve(spec.name, registry.models)
-    loaded = next((model for model in runtime.loaded() if model.name == name), None)
+    loaded = runtime.find(name)
     if loaded is not None:
         return _shown(loaded)
     declared = await registry.find_again(name)
@@ -191,12 +191,8 @@ def show(body: OllamaShowBody, model: ShownModel) -> dict[str, Any]:
 def tags(state: State, path: Mapping[str, str]) -> dict[str, Any]:
     """The answer of `/api/tags`: all models, loaded or not."""
     loaded = [_model(model) | {"modified_at": _modified_at(model)} for model in state.runtime.loaded()]
-    registry = state.runtime.registry
-    if registry is None:
-        return {"models": loaded}
-    names = {model.name for model in state.runtime.loaded()}
-    declared = [model for model in registry.models.values() if model.name not in names]
-    return {"models": [*loaded, *(_declared(model) | {"modified_at": _time_of(model)} for model in declared)]}
+    others = [_declared(model) | {"modified_at": _time_of(model)} for model in _not_loaded(state.runtime)]
+    return {"models": loaded + others}
 
 
 def running(state: State, path: Mapping[str, str]) -> dict[str, Any]:
@@ -212,12 +208,16 @@ def running(state: State, path: Mapping[str, str]) -> dict[str, Any]:
         }
         for model in runtime.loaded()
     ]
-    if registry is None:
-        return {"models": loaded}
-    loading = [model for model in registry.models.values() if model.state == "loading"]
     unknown = {"expires_at": _NEVER, "size_vram": 0, "context_length": 0}
-    names = {model.name for model in runtime.loaded()}
-    return {"models": [*loaded, *(_declared(model) | unknown for model in loading if model.name not in names)]}
+    loading = [_declared(model) | unknown for model in _not_loaded(runtime) if model.state == "loading"]
+    return {"models": loaded + loading}
+
+
+def _not_loaded(runtime: Runtime) -> list[DeclaredModel]:
+    """The models that can be loaded on demand and are not loaded; empty if all models are loaded at the start."""
+    loaded = {model.name for model in runtime.loaded()}
+    declared = {} if runtime.registry is None else runtime.registry.models
+    return [model for model in declared.values() if model.name not in loaded]
 
 
 def _expires_at(declared: DeclaredModel | None) -> str:
@@ -231,15 +231,9 @@ def _expires_at(declared: DeclaredModel | None) -> str:
 
 def _declared(model: DeclaredModel) -> dict[str, Any]:
     """Describe a model that is not loaded, from its files alone. `size`: bytes of the files."""
-    name = model.name if ":" in model.name else f"{model.name}:latest"
-    details = {"parent_model": "", "format": "", "family": "", "families": [], "parameter_size": ""}
-    return {
-        "name": name,
-        "model": name,
-        "size": model.disk_bytes,
-        "digest": hashlib.sha256(f"{model.name} {model.disk_bytes}".encode()).hexdigest(),
-        "details": details | {"quantization_level": model.spec.quantization or ""},
-    }
+    details: dict[str, Any] = {"parent_model": "", "format": "", "family": "", "families": [], "parameter_size": ""}
+    details["quantization_level"] = model.spec.quantization or ""
+    return _entry(model.name, model.disk_bytes, f"{model.name} {model.disk_bytes}", details)
 
 
 def _time_of(model: DeclaredModel) -> str:
@@ -262,14 +256,14 @@ def version(state: State, path: Mapping[str, str]) -> dict[str, str]:
 def _model(model: ServedModel) -> dict[str, Any]:
     info = model.info
     identity = f"{info.name} {info.architecture} {info.parameters} {info.weight_bytes} {info.dtype} {info.quantization}"
-    name = info.name if ":" in info.name else f"{info.name}:latest"
-    return {
-        "name": name,
-        "model": name,
-        "size": info.weight_bytes,
-        "digest": hashlib.sha256(identity.encode()).hexdigest(),
-        "details": _details(model),
-    }
+    return _entry(info.name, info.weight_bytes, identity, _details(model))
+
+
+def _entry(name: str, size: int, identity: str, details: dict[str, Any]) -> dict[str, Any]:
+    """Describe a model in the fields that `/api/tags` and `/api/ps` share. identity: text that is hashed."""
+    name = name if ":" in name else f"{name}:latest"
+    digest = hashlib.sha256(identity.encode()).hexdigest()
+    return {"name": name, "model": name, "size": size, "digest": digest, "details": details}
 
 
 def _details(model: ServedModel) -> dict[str, Any]:

@@ -80,8 +80,7 @@ def _one(state: State, parameters: Mapping[str, str]) -> dict[str, Any]:
         name = runtime.names.resolve(parameters["model"], runtime.registry.models)
         declared = runtime.registry.find(name)
         if declared is not None:
-            loaded = {model.name: model for model in runtime.loaded()}
-            return _describe(state, name, loaded.get(name), declared)
+            return _describe(state, name, runtime.find(name), declared)
     model = runtime.model(parameters["model"])
     return _describe(state, model.name, model, None)
 

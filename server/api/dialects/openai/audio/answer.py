@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, Literal
 
@@ -21,6 +20,7 @@ from server.api.routes.error_shape import AnswerBody
 from server.errors import ClientGone, RequestError
 from server.ipc.client.call import Call
 from server.metrics import Metrics
+from server.operations.speech.speech_fallback import text_compression_ratio
 from server.operations.speech.transcribe_spec import Transcript
 from server.text.speech.speech import SpeechTask, language_name
 from server.text.speech.subtitles import SubtitleLine, srt, vtt
@@ -147,17 +147,11 @@ def _segments(lines: Sequence[SubtitleLine]) -> list[dict[str, Any]]:
             "tokens": line.token_ids,
             "temperature": line.temperature,
             "avg_logprob": line.mean_logprob,
-            "compression_ratio": _compression_ratio(line.text),
+            "compression_ratio": text_compression_ratio(line.text),
             "no_speech_prob": line.no_speech_prob,
         }
         for index, line in enumerate(lines)
     ]
-
-
-def _compression_ratio(text: str) -> float:
-    """Length of the text divided by its length after zlib compression, both in bytes. High values mean repetition."""
-    data = text.encode()
-    return len(data) / len(zlib.compress(data))
 
 
 async def stream(
