@@ -5,11 +5,15 @@ The fake engine repeats the source; hypothesis k of a beam search is rotated by 
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import httpx
 import pytest
 
 from server.api.dialects.native.answers import TranslateAnswer
-from tests.wire.conftest import parse_events
+from tests.waiting import HANG_SECONDS
+from tests.wire.checkpoints import write_translator
+from tests.wire.conftest import LONG_LIMITS, Process, parse_events
 
 TEXT = "The garden is small. The house, however, is big!\n\n  It stands by Dr. Miller's lake."
 
@@ -88,6 +92,23 @@ def test_a_part_that_the_model_never_saw_is_put_back_without_attention(client: h
     assert answer["text"] == "Ab {x} cd 😀"
     (other,) = answer["alternatives"]
     assert other["text"].count("{x}") == other["text"].count("😀") == 1
+
+
+def test_a_percentage_before_its_number_is_translated(tmp_path: Path) -> None:
+    """In Turkish, %50 is a percentage, which the model reads. The placeholder in the same text stays outside."""
+    process = Process(f"translator={write_translator(tmp_path / 'tr', 'tr', 'en')}", *LONG_LIMITS)
+    try:
+        client = httpx.Client(base_url=process.wait_ready().url, timeout=HANG_SECONDS)
+        for text, read in (
+            ("Fiyatlar %50 arttı {name}.", "Fiyatlar %50 arttı."),
+            ("Fiyatlar %1 arttı {name}.", "Fiyatlar %1 arttı."),
+            ("Bugün %1 dosya {name}.", "Bugün dosya."),
+        ):
+            answer = translate(client, inputs=text, source_lang="tr", target_lang="en")
+            assert answer["translations"][0]["text"] == text
+            assert answer["usage"]["prompt_tokens"] == len(read.encode()) + 1, text
+    finally:
+        process.stop()
 
 
 def test_numbers_that_the_translation_changes_are_flagged(client: httpx.Client) -> None:

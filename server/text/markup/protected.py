@@ -31,12 +31,21 @@ _MAX_PLACEHOLDER = 99
 """Largest number of a placeholder of Qt: %1 to %99."""
 _PERCENTAGE = re.compile(r"%(?P<number>\d{1,3})[aeiou]?")
 """A protected part that is a percentage if the language writes so; in Basque with an ending (%10a)."""
+_CHANGES = r"""
+    oran(?:ında|ıyla|la)\b|artış|artt[ıi]|artar|artac|artıyor|artır|artma|azal|düşt|düşüş|düşer|düşür|düşme|yüksel|gerile|büyüdü|büyüme|küçül
+    |indirim|faiz|kdv\b|pay[ıi]\b|civarında|daha\s(?:az|çok|fazla|düşük|yüksek|ucuz|pahalı)
+    |artıb|artım|azalıb|endirim|nisbətində|(?:igo|jaitsi)\s(?:da|dira|zen|ziren)\b|gehiago\b|gutxiago\b
+"""
+"""Turkish, Azerbaijani and Basque words after a percentage, such as "rose", "discount" and "interest"."""
 _COUNTED = re.compile(
-    r"""%(?<![^\s"'“”„«‘’(\[>،]%)(?P<number>\d{1,3})(?![\d%$]|\.\d+[a-zA-Z]|[a-zA-Z](?<![aeiou])(?![a-zA-Z]))
-    (?P<is_percentage>[.,]\d|[-–]%?\d)?""",
+    rf"""%(?<![^\s"'“”„«‘’(\[>،]%)(?P<number>\d{{1,3}})(?![\d%$]|\.\d+[a-zA-Z]|[a-zA-Z](?<![aeiou])(?![a-zA-Z]))
+    (?P<is_percentage>[.,]\d|[-–]%?\d|(?:['’]\w{{1,6}}(?:\sbir)?)?\s(?i:{_CHANGES}))?""",
     re.VERBOSE,
 )
-"""A number after a percent sign, which no format of printf follows. A decimal number and a range are no placeholder."""
+"""A number after a percent sign, which no format of printf follows.
+
+A decimal number, a range, and a number before one of `_CHANGES` are percentages, and no placeholders.
+"""
 _NUMBER = re.compile(r"\d+(?:[.,\s'’\u066b\u066c\u00a0\u202f]\d+)*")
 
 
@@ -57,7 +66,9 @@ class Protection:
     def in_text(self, text: str, language: str | None) -> Protection:
         """Return the rules for a text in which %50 may be a percentage, as in Turkish.
 
-        Qt numbers the placeholders of a text without gaps: %1, %2, %3. With any other number, all are percentages.
+        Qt numbers the placeholders of a text without gaps: %1, %2, %3. With any other number, all are percentages, as
+        they are if a word such as "rose" follows one of them. %1 before any other word cannot be told apart ("%1 of
+        the files", "%1 files") and counts as a placeholder, because a program needs it unchanged.
 
         language: ISO 639 code of the text's language; None if it is not known.
         """
