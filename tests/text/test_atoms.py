@@ -125,6 +125,42 @@ def test_a_line_break_separates_words_without_white_space(document: str, expecte
     assert rendered(document, FRENCH, RED, options) == expected
 
 
+@pytest.mark.parametrize(
+    ("document", "translation", "expected"),
+    [
+        (
+            "<p>We <b>see<br id=1>dogs</b> and<br id=2>cats today.</p>",
+            "Aujourd’hui chats et voyons chiens nous.",
+            "<p>Aujourd’hui<br id=1>chats et <b>voyons<br id=2>chiens</b> nous.</p>",
+        ),
+        (
+            "<p>We see<br id=1>dogs <b>and<br id=2>cats</b> today.</p>",
+            "Et chats nous voyons chiens aujourd’hui.",
+            "<p><b>Et<br id=1>chats</b> nous voyons<br id=2>chiens aujourd’hui.</p>",
+        ),
+        (
+            "<p>We <b>see<br id=1>dogs</b> <i>and<br id=2>cats</i> today.</p>",
+            "Et chats voyons chiens nous aujourd’hui.",
+            "<p><i>Et<br id=1>chats</i> <b>voyons<br id=2>chiens</b> nous aujourd’hui.</p>",
+        ),
+        (
+            "<p>We <b>see<br id=1>dogs</b> <i>and<br id=2><img><u>cats</u></i><br id=3> today.</p>",
+            "Aujourd’hui et chats nous voyons chiens.",
+            "<p>Aujourd’hui <i>et<br id=2><img><u>chats</u></i><br id=1>nous <b>voyons<br id=3> chiens</b>.</p>",
+        ),
+    ],
+)
+def test_line_breaks_keep_their_order_inside_and_outside_of_elements(
+    document: str, translation: str, expected: str
+) -> None:
+    options = MarkupOptions("html", non_splitting_tags=frozenset({"br"}))
+    pairs = {"nous": "We", "voyons": "see", "chiens": "dogs", "et": "and", "Et": "and", "chats": "cats"}
+    assert (
+        rendered(document, translation, pairs | {"Aujourd": "today", "hui": "today", "aujourd": "today"}, options)
+        == expected
+    )
+
+
 def test_the_model_reads_a_space_for_a_line_break() -> None:
     options = MarkupOptions("html", non_splitting_tags=frozenset({"br"}))
     document = "<p>One<br>two.<br>Three <img><br>four. <code><br></code> Five.</p>"

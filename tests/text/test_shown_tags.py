@@ -56,6 +56,14 @@ def test_an_answer_is_used_if_it_has_each_tag_once(answer: str, expected: str | 
     assert written(answer) == expected
 
 
+def test_line_breaks_of_an_answer_have_the_order_of_the_source() -> None:
+    options = MarkupOptions("html", non_splitting_tags=frozenset({"br"}))
+    (own,) = sentences("I <b>see<br id=1>dogs</b> and<br id=2>cats.", options, lambda text: [(text, "")], bool)
+    assert isinstance(own, MarkedSentence)
+    answer = "cats<s3></s3>and <s1>see<s2></s2>dogs</s1>."
+    assert restored(answer, own.tags, str) == "cats<br id=1>and <b>see<br id=2>dogs</b>."
+
+
 def test_what_cannot_be_shown() -> None:
     many = sentence("a " + "<b>c</b> d " * (MAX_SHOWN_TAGS + 1) + "e")
     named = sentence("a <b>c</b> &lt;s1&gt; d")

@@ -21,8 +21,8 @@ from server.text.languages.frequent_words import is_frequent
 from server.text.markup.markup_options import MarkupOptions
 from server.text.markup.markup_sentences import MarkedSentence, escape, sentences
 from server.text.markup.markup_tokens import MarkupError
-from server.text.markup.placed_tags import InlineTag
-from server.text.markup.shown_tags import all_tags, restored, shown, with_parts, without_tags
+from server.text.markup.placed_tags import InlineTag, all_tags
+from server.text.markup.shown_tags import restored, shown, with_parts, without_tags
 from server.text.markup.tag_placement import TokenAlignment, place_tags, proportional_alignment
 
 

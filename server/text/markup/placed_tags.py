@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from server.word_bounds import is_word_character
 
 Span = tuple[int, int]
 _BREAK = re.compile(r"(?:<[^<>]*>\s*)*?<br\b", re.IGNORECASE)
 """Tags up to a line break."""
+_ONLY_BREAKS = re.compile(r"(?:<br\b[^<>]*>\s*)+", re.IGNORECASE)
 _OPENING = frozenset("([{«‹“„‘¿¡「『（【〈《")
 _CLOSING = frozenset(")]}»›”’.,;:!?…」』）】〉》。，、；：！？؟،")
 
@@ -41,6 +42,11 @@ class InlineTag:
         """Whether this is an atom that separates words, as a line break does."""
         return self.is_atom and self.start == self.end and has_break(self.opening)
 
+    @property
+    def is_only_break(self) -> bool:
+        """Whether this is a line break, or several, without other tags such as an image."""
+        return self.is_break and _ONLY_BREAKS.fullmatch(self.opening) is not None
+
 
 @dataclass(frozen=True)
 class PlacedTag:
@@ -58,6 +64,33 @@ class PlacedTag:
     inner: list[PlacedTag]
     touches_word_before: bool = False
     touches_word_after: bool = False
+
+
+def all_tags(tags: Sequence[InlineTag]) -> Iterator[InlineTag]:
+    """Yield the tags and all tags inside them, in the order of their start in the text."""
+    for tag in tags:
+        yield tag
+        yield from all_tags(tag.children)
+
+
+def with_breaks_in_order(placed: Sequence[PlacedTag], tags: Sequence[InlineTag]) -> list[PlacedTag]:
+    """Return placed tags whose line breaks have the order of the source, inside and outside of elements.
+
+    The places stay: a line break may get the place of another one, outside its own element. One that is joined with
+    another atom, such as an image, stays in its element.
+
+    placed: outermost tags with their places, in order. tags: outermost tags of the source.
+    """
+    breaks = [tag for tag in all_tags(tags) if tag.is_only_break]
+    return list(_with_breaks(placed, iter(breaks))) if len(breaks) > 1 else list(placed)
+
+
+def _with_breaks(placed: Sequence[PlacedTag], breaks: Iterator[InlineTag]) -> Iterator[PlacedTag]:
+    for there in placed:
+        if there.tag.is_only_break:
+            yield replace(there, tag=next(breaks))
+        else:
+            yield replace(there, inner=list(_with_breaks(there.inner, breaks))) if there.inner else there
 
 
 def compose(

@@ -7,10 +7,10 @@ the model card of HY-MT1.5 uses for texts with formatting.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from server.text.markup.placed_tags import InlineTag
+from server.text.markup.placed_tags import InlineTag, all_tags
 
 MAX_SHOWN_TAGS = 32
 """Most tags of a sentence that a model is asked to repeat."""
@@ -100,6 +100,7 @@ def restored(answer: str, tags: Sequence[InlineTag], escape: Callable[[str], str
     """
     answer = _unwrapped(answer)
     numbered = dict(enumerate(all_tags(tags), 1))
+    breaks = iter([tag for tag in numbered.values() if tag.is_only_break])
     missing = set(numbered)
     parents = {id(child): tag for tag in numbered.values() for child in tag.children}
     path: list[InlineTag] = []
@@ -119,10 +120,11 @@ def restored(answer: str, tags: Sequence[InlineTag], escape: Callable[[str], str
                 return None
             missing.remove(number)
             path.append(tag)
-            if tag.is_break and not tag.space_before:
+            written = next(breaks) if tag.is_only_break else tag  # line breaks keep their order
+            if written.is_break and not written.space_before:
                 found[-1] = found[-1].rstrip()
             starts.append(len(found))
-            found.append(tag.opening)
+            found.append(written.opening)
         if match["close"] or match["empty"]:
             if not path or path.pop() is not tag:
                 return None
@@ -133,7 +135,7 @@ def restored(answer: str, tags: Sequence[InlineTag], escape: Callable[[str], str
             elif is_empty and tag.end > tag.start:
                 return None
             found.append(tag.closing)
-        last = tag if match["close"] or match["empty"] else None
+        last = (written if tag.is_only_break else tag) if match["close"] or match["empty"] else None
     found.append(escape(_following(last, answer[at:])))
     return None if missing or path else "".join(found).strip()
 
@@ -159,10 +161,3 @@ def _unwrapped(answer: str) -> str:
 def _ends_in_space(parts: Sequence[str]) -> bool:
     last = next((part for part in reversed(parts) if part), " ")
     return last[-1].isspace()
-
-
-def all_tags(tags: Sequence[InlineTag]) -> Iterator[InlineTag]:
-    """Yield the tags and all tags inside them, in the order of their start in the text."""
-    for tag in tags:
-        yield tag
-        yield from all_tags(tag.children)

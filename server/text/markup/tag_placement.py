@@ -23,7 +23,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from server.text.markup.placed_tags import InlineTag, PlacedTag, Span, compose
+from server.text.markup.placed_tags import InlineTag, PlacedTag, Span, compose, with_breaks_in_order
 from server.word_bounds import UNSPACED, is_word_character
 
 MIN_MASS = 0.25
@@ -125,7 +125,7 @@ def place_tags(
     escape: turns characters into markup.
     """
     placement = _Placement(translation, source, alignment, escape)
-    placed = placement.layout(tags, 0, len(placement.units))
+    placed = with_breaks_in_order(placement.layout(tags, 0, len(placement.units)), tags)
     return "".join(compose(placed, placement.units, translation, 0, len(translation), escape))
 
 
