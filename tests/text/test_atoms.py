@@ -161,6 +161,22 @@ def test_line_breaks_keep_their_order_inside_and_outside_of_elements(
     )
 
 
+@pytest.mark.parametrize(
+    ("translation", "element"),
+    [
+        ("Je l'ai vu – le grand – hier.", " <i>– le grand –</i> "),
+        ("Je l'ai vu, le grand, hier.", "<i>, le grand,</i> "),
+        ("Je l'ai vu le grand hier.", " <i>le grand</i> "),
+        ("Je l'ai vu hier – le grand.", " <i>– le grand</i>."),
+    ],
+)
+def test_an_element_may_begin_with_a_dash_in_mid_sentence(translation: str, element: str) -> None:
+    """The dash is part of the sentence, and not the marker of a list or of speech."""
+    pairs = {"Je": "I", "l": "him", "ai": "saw", "vu": "saw", "le": "the", "grand": "tall", "hier": "yesterday"}
+    for document in ("I saw him <i>– the tall one –</i> yesterday.", "I saw him<i> – the tall one – </i>yesterday."):
+        assert element in rendered(document, translation, pairs | {",": "–"})
+
+
 def test_the_model_reads_a_space_for_a_line_break() -> None:
     options = MarkupOptions("html", non_splitting_tags=frozenset({"br"}))
     document = "<p>One<br>two.<br>Three <img><br>four. <code><br></code> Five.</p>"
