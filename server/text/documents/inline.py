@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from server.text.documents.units import DocumentError, TextUnit
+from server.text.markup.line_breaks import BREAK
 from server.text.markup.markup_options import MarkupOptions
 
-FRAGMENT = MarkupOptions("xml", splitting_tags=frozenset({"p"}), non_splitting_tags=frozenset({"g", "x", "br"}))
+FRAGMENT = MarkupOptions("xml", splitting_tags=frozenset({"p"}), non_splitting_tags=frozenset({"g", "x", BREAK}))
 """Options to parse the XML fragment of a text. Only `<p/>` splits the text."""
 SPACES = frozenset({"br", "cr", "tab", "ptab", "line-break", "s"})
 """Names of the elements of Office Open XML and OpenDocument that are line breaks, tabs or spaces."""

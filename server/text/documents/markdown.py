@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from server.text.documents.inline import Fragment, text_of
 from server.text.documents.units import Document, TextDocument, TextUnit, decoded
 from server.text.documents.web import html_parts
+from server.text.markup.line_breaks import BREAK_TAG
 
 _FENCE = re.compile(r"\s*(?:>\s?)*(`{3,}|~{3,}|\$\$(?!.*\$\$))")
 _RULE = re.compile(r"\s*(?:[-*_=]\s*){3,}$|\s*=+\s*$|\s*-+\s*$")
@@ -42,7 +43,7 @@ _INLINE = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_BREAK = re.compile(r"(?:[ ]{2,}|\\)\n|<br\s*/?>", re.IGNORECASE)
+_BREAK = re.compile(rf"(?:[ ]{{2,}}|\\)\n|{BREAK_TAG}", re.IGNORECASE)
 """A hard line break."""
 _FIRST_LETTER = re.compile(r"[\s*_~\[(\"'“«]*([^\W\d_])")
 

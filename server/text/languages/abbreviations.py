@@ -281,6 +281,11 @@ NAMES = frozenset({"yahoo", "jeopardy", "joomla", "kahoot", "wham", "yum", "roug
 NAMES_WITH_FULL_STOP = ("モーニング娘。", "カントリー娘。", "ゲスの極み乙女。")
 """Names that are written with a Japanese full stop."""
 
+BEFORE_AL = ("et", " e", " y")
+"""Words before "al." in "et al.", "e al." and "y al."."""
+CLOCK = frozenset({"a.m", "p.m"})
+"""Abbreviations of several parts that often end a sentence."""
+
 _AMBIGUOUS_TEXT = "est ext hist max min neg sec std tech temp var"
 AMBIGUOUS = frozenset(_AMBIGUOUS_TEXT.split())
 """English abbreviations that are also units, or words at the end of a sentence."""

@@ -19,9 +19,11 @@ import sentencex
 from server.text.languages.abbreviations import (
     AMBIGUOUS,
     ANY_LANGUAGE,
+    BEFORE_AL,
     BEFORE_LETTERS,
     BEFORE_NUMBERS,
     BY_LANGUAGE,
+    CLOCK,
     EVERYWHERE,
     FURTHER,
     FURTHER_ANY_LANGUAGE,
@@ -111,8 +113,6 @@ _VOWEL = re.compile(
     "[aeiouy\u03b1\u03b5\u03b7\u03b9\u03bf\u03c5\u03c9\u0430\u0435\u0438\u043e\u0443\u044a\u044b\u044d\u044e\u044f\u0454\u0456]"
 )
 _FIRST_WORD = re.compile(rf"[{re.escape(_OPENING)}]*([^\W\d_]+)")
-_CLOCK = frozenset({"a.m", "p.m"})
-"""Abbreviations of several parts that often end a sentence."""
 
 
 @dataclass(frozen=True)
@@ -377,7 +377,7 @@ def _is_abbreviation(before: str, after: str, sentence: str, language: str) -> b
         return False
     if plain in EVERYWHERE or plain in (BY_LANGUAGE.get(language, ()) if language else ANY_LANGUAGE):
         return True
-    if plain == "al" and before[:-3].endswith(("et", " e", " y")) and before[-3:-2].isspace():
+    if plain == "al" and before[:-3].endswith(BEFORE_AL) and before[-3:-2].isspace():
         return True
     if _NUMBER.match(after) and (plain in BEFORE_NUMBERS or plain.endswith("str") or _DOTTED.fullmatch(plain)):
         return True
@@ -385,7 +385,7 @@ def _is_abbreviation(before: str, after: str, sentence: str, language: str) -> b
         return True
     if not language and len(word) <= 3 and "\u0900" <= word[-1] <= "\u0b7f":
         return True
-    if plain in _CLOCK:
+    if plain in CLOCK:
         return False
     if _DOTTED.fullmatch(plain) and not word[0].isupper():
         return True

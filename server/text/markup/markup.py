@@ -17,9 +17,11 @@ from dataclasses import dataclass, field
 from server.text.markup.markup_options import MarkupOptions
 from server.text.markup.markup_tokens import MarkupError, MarkupToken, tokens
 from server.text.markup.pieces import NEAR, Piece, joined_atoms, notes_as_atoms, spaced_breaks
+from server.text.markup.protected import ProtectedPart
+from server.text.markup.protected_patterns import Role
 from server.text.markup.tag_rules import OPAQUE_TAGS, are_translated, html_blocks, xml_blocks
 
-_NOWHERE = (sys.maxsize, sys.maxsize)
+_NOWHERE = ProtectedPart(sys.maxsize, sys.maxsize, "none")
 """Range of the next protected part when there is none: after the end of every text."""
 _EMPTY_LINES = re.compile(r"((?<!\s)[^\S\r\n]*(?:\r\n|\r(?!\n)|\n)[^\S\r\n]*[\r\n]\s*)")
 _LINK = re.compile(
@@ -39,6 +41,7 @@ class InlineElement:
     children: elements and atoms inside.
     space_before, space_after: whether white space, or an end of the run, is next to the atom.
     shown: for an atom that is a protected part of the text, its characters with references resolved; else empty.
+    role: what a protected part is in its sentence; `none` for all other elements.
     """
 
     start: int
@@ -50,6 +53,7 @@ class InlineElement:
     space_before: bool = True
     space_after: bool = True
     shown: str = ""
+    role: Role = "none"
 
 
 @dataclass
@@ -168,8 +172,8 @@ def _plain(text: str) -> list[MarkupToken]:
 
 
 def _with_atoms(found: Sequence[MarkupToken], options: MarkupOptions) -> Iterator[Piece]:
-    spans = options.protection.spans("".join([token.text for token in found]))
-    start, end = next(spans, _NOWHERE)
+    parts = options.protection.parts("".join([token.text for token in found]))
+    start, end, role = next(parts, _NOWHERE)
     place, atom, shown = 0, "", ""
     for token in found:
         at, last = place, place + len(token.text)
@@ -179,7 +183,7 @@ def _with_atoms(found: Sequence[MarkupToken], options: MarkupOptions) -> Iterato
             yield Piece("text", token.raw)
         while at < last:
             if end <= at:
-                start, end = next(spans, _NOWHERE)
+                start, end, role = next(parts, _NOWHERE)
             is_reference = token.raw != token.text
             stop = last if is_reference else min(last, end if start <= at else start)
             raw = token.raw if is_reference else token.raw[at - place : stop - place]
@@ -190,7 +194,7 @@ def _with_atoms(found: Sequence[MarkupToken], options: MarkupOptions) -> Iterato
                 yield Piece("text", raw, text=token.text[at - place : stop - place])
             at = stop
             if atom and end <= at:
-                yield Piece("atom", atom, shown=shown)
+                yield Piece("atom", atom, shown=shown, role=role)
                 atom = shown = ""
         place = last
 
@@ -272,7 +276,9 @@ def _run(pieces: list[Piece]) -> TaggedText:
             continue
         if piece.kind != "text":
             is_atom = piece.kind == "atom"
-            element = InlineElement(at, at + len(piece.text), piece.raw, is_atom=is_atom, shown=piece.shown)
+            element = InlineElement(
+                at, at + len(piece.text), piece.raw, is_atom=is_atom, shown=piece.shown, role=piece.role
+            )
             if is_atom:
                 before, after = pieces[max(0, index - NEAR) : index], pieces[index + 1 : index + 1 + NEAR]
                 element.space_before = _has_space(reversed(before), True, piece.is_break)

@@ -21,7 +21,6 @@ from server.text.markup.tag_placement import TokenAlignment, place_tags
 _SPACE = re.compile(r"[ \t\n\r\f]")
 _COLLAPSIBLE = re.compile(r"[ \t\n\r\f]{2}|[\t\n\r\f]")
 """White space that is not a single space between words."""
-_TAG = re.compile("<[^<>]*>")
 _MARKS = ".,;:!?…"
 _BULLETS = frozenset("•‣⁃◦▪▫●○■□◆◇►▶|¦·")
 _HEARTS = frozenset("❤♥♡🧡💛💚💙💜🖤🤍🤎💕💖")
@@ -302,9 +301,7 @@ def _split(text: str, run: TaggedText, split: Callable[[str], Sequence[tuple[str
 
 def _stands_for_word(element: InlineElement) -> bool:
     """Whether an atom has a placeholder, an address or code, and not only tags, references, symbols or a line."""
-    parts = _TAG.sub(" ", element.shown).split()
-    is_empty = element.is_atom and element.start == element.end
-    return is_empty and any(part[0] <= "~" and part[0] not in "&\\|" for part in parts)
+    return element.is_atom and element.start == element.end and element.role != "none"
 
 
 def _cut_at_symbols(

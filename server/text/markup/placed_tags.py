@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from server.text.markup.line_breaks import are_breaks, has_break
 from server.word_bounds import is_word_character
 
 Span = tuple[int, int]
-_BREAK = re.compile(r"(?:<[^<>]*>\s*)*?<br\b", re.IGNORECASE)
-"""Tags up to a line break."""
-_ONLY_BREAKS = re.compile(r"(?:<br\b[^<>]*>\s*)+", re.IGNORECASE)
 _OPENING = frozenset("([{«‹“„‘¿¡「『（【〈《")
 _CLOSING = frozenset(")]}»›”’.,;:!?…」』）】〉》。，、；：！？؟،")
 
@@ -45,7 +42,7 @@ class InlineTag:
     @property
     def is_only_break(self) -> bool:
         """Whether this is a line break, or several, without other tags such as an image."""
-        return self.is_break and _ONLY_BREAKS.fullmatch(self.opening) is not None
+        return self.is_break and are_breaks(self.opening)
 
 
 @dataclass(frozen=True)
@@ -137,11 +134,6 @@ def compose(
             if wants_space or (_is_in_word(following) and not placed_tag.touches_word_after):
                 yield " "
     yield escape(text[at:end])
-
-
-def has_break(tags: str) -> bool:
-    """Whether tags have a line break among them, so that they separate the words around them."""
-    return _BREAK.match(tags) is not None
 
 
 def _needs_space(placed: PlacedTag, neighbour: InlineTag | None, text: str, at: int, origin: int) -> bool:
