@@ -10,6 +10,7 @@ import pytest
 from server.operations.translating.segments import split
 from server.text.markup.markup_options import MarkupOptions
 from server.text.markup.markup_sentences import MarkedSentence, sentences
+from server.text.markup.placed_tags import InlineTag, PlacedTag, compose
 from server.text.markup.protected import Protection
 from server.text.markup.tag_placement import TokenAlignment
 
@@ -191,6 +192,24 @@ def test_two_atoms_keep_the_space_between_them() -> None:
         pair = f"{ICON}{between}<img>"
         found = rendered(f"<p>We like the {pair} red house.</p>", FRENCH, RED)
         assert found == f"<p>Nous aimons la maison {pair} rouge.</p>"
+
+
+@pytest.mark.parametrize(
+    ("start", "is_spaced", "expected"),
+    [
+        (12, False, "La maison <i/><b/> rouge"),  # <i/><b/>
+        (14, True, "La maison <i/> <b/> rouge"),  # <i/>, <b/>
+        (13, False, "La maison <i/> <b/> rouge"),  # <i/>/<b/>
+    ],
+)
+def test_two_atoms_touch_only_if_they_touch_in_the_source(start: int, is_spaced: bool, expected: str) -> None:
+    """The translation has lost the text between the atoms."""
+    text = "La maison rouge"
+    units = [(0, 2), (3, 9), (10, 15)]
+    first = InlineTag(12, 12, "<i/>", is_atom=True, space_before=True)
+    second = InlineTag(start, start, "<b/>", is_atom=True, space_before=is_spaced, space_after=True)
+    placed = [PlacedTag(2, 2, first, []), PlacedTag(2, 2, second, [])]
+    assert "".join(compose(placed, units, text, 0, len(text), str)) == expected
 
 
 def test_an_atom_beside_an_element_keeps_its_space() -> None:

@@ -143,7 +143,8 @@ def _needs_space(placed: PlacedTag, neighbour: InlineTag | None, text: str, at: 
     at: index at which the atom is written. origin: index at which the part begins that is being written.
     """
     if neighbour is not None:
-        return placed.tag.space_before and neighbour.space_after
+        # Without the text between them, as in "{a}, {b}", two atoms must not become one.
+        return (placed.tag.space_before and neighbour.space_after) or neighbour.end != placed.tag.start
     previous = text[at - 1 : at] if at > origin else ""
     if _is_in_word(previous) and not placed.touches_word_before:
         return True
