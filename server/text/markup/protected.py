@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from server.text.markup.protected_patterns import ATTACHED, END, HINT, HINT_CHARACTERS, PATTERNS, START, SYMBOLS, Role
@@ -115,13 +115,9 @@ class Protection:
             if _ADDRESS.match(match[0]):
                 at = start + len(_trimmed(match[0]))
             if at > start:
-                yield ProtectedPart(start, at, self._role(text, start, match[0]))
+                yield ProtectedPart(start, at, "noun" if match[0] in self.terms else _role_of(match[0]))
             else:
                 at = match.end() + (match.end() == start)
-
-    def _role(self, text: str, start: int, part: str) -> Role:
-        kind = None if part in self.terms else _NAMED.match(text, start)
-        return _ROLES[kind.lastgroup] if kind is not None and kind.lastgroup is not None else "noun"
 
     def _is_percentage(self, part: str) -> bool:
         """Whether a part that matches the pattern of a placeholder is a percentage in this text."""
@@ -144,6 +140,13 @@ class Protection:
 
 
 NO_PROTECTION = Protection()
+
+
+@lru_cache(maxsize=512)
+def _role_of(part: str) -> Role:
+    """The role of a protected part that a pattern has found. Results are cached, because parts often occur again."""
+    kind = _NAMED.match(part)
+    return _ROLES[kind.lastgroup] if kind is not None and kind.lastgroup is not None else "noun"
 
 
 def numbers_differ(source: str, translation: str) -> bool:
