@@ -38,7 +38,7 @@ def task_prompt(options: GenerationOptions, model: ServedModel, task: str | None
         raise InvalidRequest(str(error), error.param) from None
 
 
-class PromptTokens(NamedTuple):
+class SourceTokens(NamedTuple):
     """The tokens of a prompt or source text, with its prefix and language tokens.
 
     ids: token ids.
@@ -61,7 +61,7 @@ async def encode_texts(
     options: GenerationOptions,
     param: str,
     with_spans: bool = False,
-) -> list[PromptTokens]:
+) -> list[SourceTokens]:
     """Tokenize texts with the prefix and language tokens of `language_prompt`.
 
     Each text is shortened to `options.truncate` tokens, if that is set. param: the request's field, for errors.
@@ -69,14 +69,14 @@ async def encode_texts(
     """
     skipped = len(language_prompt.prefix)
 
-    def read(encoding: Encoding) -> PromptTokens:
+    def read(encoding: Encoding) -> SourceTokens:
         whole = with_language_tokens(encoding, language_prompt)
         kept = whole if options.truncate is None else truncate(whole, options.truncate, truncation_side(model))
         spans = [
             (0, 0) if special else (max(0, start - skipped), max(0, end - skipped))
             for (start, end), special in zip(kept.offsets, kept.special, strict=bool(kept.offsets))
         ]
-        return PromptTokens(kept.ids, spans, len(kept.ids) < len(whole.ids))
+        return SourceTokens(kept.ids, spans, len(kept.ids) < len(whole.ids))
 
     return await runtime.encode_with(
         model.tokenizer,

@@ -48,14 +48,14 @@ async def _read(
     texts: Sequence[str],
     options: GenerationOptions,
     with_spans: bool,
-) -> list[prompts.PromptTokens]:
+) -> list[prompts.SourceTokens]:
     """Tokens of texts for the model of a step, including its prompt or language tokens.
 
     with_spans: whether the characters of each token are needed. A language model gets none.
     """
     if step.frame is not None:
         sources = await read_instructed(runtime, call, step.model, step.frame, texts)
-        return [prompts.PromptTokens(ids, [], False) for ids in sources]
+        return [prompts.SourceTokens(ids, [], False) for ids in sources]
     return await prompts.encode_texts(runtime, call, step.model, texts, step.prompt, options, "inputs", with_spans)
 
 
