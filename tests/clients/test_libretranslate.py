@@ -43,7 +43,10 @@ def translate(server: ClientServer, **fields: Any) -> dict[str, Any]:
 def test_the_package_translates_detects_and_lists(client: LibreTranslateAPI) -> None:
     assert client.translate(ENGLISH, "en", "fr") == FRENCH
     assert client.translate(ENGLISH, "auto", "fr") == FRENCH
-    assert client.detect(ENGLISH) == [{"language": "en", "confidence": 100.0}]
+    # The model reads English only, and writes French.
+    for text, language in ((ENGLISH, "en"), (FRENCH, "fr")):
+        likeliest = client.detect(text)[0]
+        assert likeliest["language"] == language and 60 < likeliest["confidence"] <= 100
     assert client.languages() == LANGUAGES
 
 
@@ -89,7 +92,7 @@ def test_fields_in_the_query(server: ClientServer) -> None:
     answer = httpx.post(f"{server.url}/translate", params=fields, timeout=HANG_SECONDS)
     assert answer.json() == {"translatedText": FRENCH}, answer.text
     found = httpx.post(f"{server.url}/detect", params={"q": ENGLISH, **key}, timeout=HANG_SECONDS).json()
-    assert found == [{"language": "en", "confidence": 100.0}]
+    assert found[0]["language"] == "en" and found[0]["confidence"] > 60
     unknown = httpx.post(f"{server.url}/translate", params={**fields, "other": "1"}, timeout=HANG_SECONDS)
     assert unknown.status_code == 400 and "other" in unknown.json()["error"]
     in_body = httpx.post(f"{server.url}/translate?q=a", json={**fields, "q": ENGLISH}, timeout=HANG_SECONDS)

@@ -84,6 +84,9 @@ def test_detect_and_languages(server: Process) -> None:
         100, abs=0.3
     )
     assert server.post("/detect", data={"q": "42"}).json() == []
+    # Also a language that the models only write, and one that they do not know.
+    for text, language in ((FRENCH, "fr"), ("El perro duerme en la casa vieja.", "es")):
+        assert server.post("/detect", json={"q": text}).json()[0]["language"] == language
     languages = {language["code"]: language["targets"] for language in server.get("/languages").json()}
     assert languages == {"de": ["fr"], "en": ["fr"], "fr": ["en"]}
     assert [language["language"] for language in server.get("/v2/languages").json()] == ["DE", "EN", "FR"]

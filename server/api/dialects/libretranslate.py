@@ -100,7 +100,8 @@ class LibreTranslateDetectBody(Body):
     api_key: _KEY = None
 
     def spec(self) -> DetectLanguageSpec:
-        return DetectLanguageSpec([self.q] if isinstance(self.q, str) else ["\n".join(self.q)], model=self.model)
+        text = self.q if isinstance(self.q, str) else "\n".join(self.q)
+        return DetectLanguageSpec([text], model=self.model, is_source=False)
 
 
 class DetectedLanguageConfidence(AnswerBody):

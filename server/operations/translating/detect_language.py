@@ -39,12 +39,15 @@ class DetectLanguageSpec:
     target_lang: consider only this language, and languages that can be translated to it; None for all.
     model: consider only the languages of this model; None for all models.
     markup: how to read texts that are HTML or XML; None for plain text.
+    is_source: whether the result has to be a source language. False without `target_lang` considers also the languages
+        that the models translate to, and common languages.
     """
 
     texts: Sequence[str]
     target_lang: str | None = None
     model: str | None = None
     markup: MarkupOptions | None = None
+    is_source: bool = True
 
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the request's work, for admission. Nothing is tokenized or sent to the engine."""
@@ -79,13 +82,15 @@ async def detect_language(runtime: Runtime, call: Call, spec: DetectLanguageSpec
     considered = languages
     if languages is not None and target is not None:
         considered = _with_common_languages(languages | {target} | (every if only_target and every else frozenset()))
+    elif languages is not None and not spec.is_source:
+        considered = _with_common_languages(languages | _targets(models))
     known = every if every is None or considered is None else every | considered
     precise = known is not None and len(known) <= PRECISE_LANGUAGES
 
     def detect() -> list[list[DetectedLanguage]]:
         texts = [plain_text(text, spec.markup) for text in spec.texts] if spec.markup else spec.texts
         detector = runtime.language_detector
-        if languages is None or target is None:
+        if languages is None or (target is None and spec.is_source):
             return detector.detect(texts, languages, precise)
         try:
             found = detector.detect(texts, considered, precise)
@@ -95,6 +100,8 @@ async def detect_language(runtime: Runtime, call: Call, spec: DetectLanguageSpec
             if len(languages) > 1:
                 raise
             return detector.detect(texts, languages, precise)
+        if target is None:
+            return found
         reduced = [_of_the_request(ranked, languages, target) for ranked in found]
         if only_target and any(ranked and not own for ranked, own in zip(found, reduced, strict=True)):
             raise _not_offered()
@@ -197,6 +204,12 @@ async def translate_detected(runtime: Runtime, call: Call, spec: TranslateSpec) 
 async def _translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> list[TranslatedText]:
     result = await complete_result(await translate(runtime, call, spec))
     return result.translations
+
+
+def _targets(models: Sequence[ServedModel]) -> frozenset[str]:
+    """Languages to which the models translate, as plain codes."""
+    targets = {target for model in models for _, target in model.text.languages.pairs()}
+    return frozenset(language.language for language in map(parse_language, targets - {"mul"}) if language is not None)
 
 
 def _sources(runtime: Runtime, models: Sequence[ServedModel], target: str | None) -> frozenset[str] | None:
