@@ -103,7 +103,7 @@ def paragraphs(count: int, tagged: int) -> list[Paragraph]:
 
 
 def _parts(text: str, is_tagged: bool, num_words: int, before: str) -> Iterator[Part]:
-    """The parts of a sentence. num_words: number of formatted words. before: white space before the sentence."""
+    """Divide a sentence into plain and bold parts. num_words: number of bold words. before: white space before it."""
     words = text.split()
     if not is_tagged:
         yield Part(before + text)

@@ -80,7 +80,7 @@ class RunningCluster:
 
 
 def engine_workers(of: psutil.Process | None = None) -> list[psutil.Process]:
-    """The engine workers among the descendants of a process, by default those of the test process."""
+    """Find the engine workers that a process has started, by default those of the test process."""
     return [process for process in _descendants(of) if "server.engine.process.worker" in _command(process)]
 
 

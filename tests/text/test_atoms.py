@@ -203,7 +203,7 @@ def test_two_atoms_keep_the_space_between_them() -> None:
     ],
 )
 def test_two_atoms_touch_only_if_they_touch_in_the_source(start: int, is_spaced: bool, expected: str) -> None:
-    """The translation has lost the text between the atoms."""
+    """A translation without the text between two atoms has a space there, so that they do not become one."""
     text = "La maison rouge"
     units = [(0, 2), (3, 9), (10, 15)]
     first = InlineTag(12, 12, "<i/>", is_atom=True, space_before=True)

@@ -54,7 +54,7 @@ def form_value(value: object) -> object:
 
 
 def form_flag(value: object) -> object:
-    """Convert 0, 1, true or false, as a number, a boolean or text of a form, to a boolean.
+    """Read a boolean, which a form sends as text: 0, 1, true or false.
 
     Other text of a form is converted as `form_value` does. Any other value is returned unchanged.
     """

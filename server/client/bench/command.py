@@ -202,7 +202,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def make_jobs(arguments: argparse.Namespace, prompts: list[str], random_numbers: random.Random) -> Iterator[Job]:
-    """Yield requests without end. Their lengths and words are random.
+    """Yield random requests to measure with, without end. Their lengths and words are random.
 
     prompts: texts to use in turn; empty for random words. random_numbers: source of randomness; the same state gives
     the same requests. The shared words at their beginning depend on `--seed` alone.

@@ -188,7 +188,7 @@ def _end_of(text: str, term: str) -> int | None:
 
 
 def _partial(text: str, term: str) -> int:
-    """Number of characters of a term that the end of a text already contains; 0 if the text does not end in its start.
+    """How many characters at the start of a term the text already ends with; 0 for none.
 
     For example 3 for the text "a new yor" and the term "york". A whole term does not count, nor does a start inside a
     word of the text.

@@ -55,7 +55,7 @@ class AlignmentQueue:
         self._waiting.append(EndedGroup(group, hypotheses, self._step, tokens))
 
     def drop(self, group: SequenceGroup) -> None:
-        """Remove a group whose result is not needed any more. No effect if the group is not in the queue."""
+        """Remove a group from the queue, because nobody needs its result. No effect on a group outside the queue."""
         self._waiting = [ended for ended in self._waiting if ended.group is not group]
 
     def take(self, active: Iterable[SequenceGroup]) -> list[EndedGroup]:

@@ -206,7 +206,7 @@ class Runner:
         return EncoderBatch(self._tensor(list(chain.from_iterable(texts))), lengths, type_ids, named(adapters))
 
     def source_batch(self, groups: Sequence[SequenceGroup]) -> SourceBatch:
-        """Ragged batch of the whole sources of some groups."""
+        """Put the source texts of groups one after the other into one batch for the encoder."""
         texts = [group.source_token_ids for group in groups]
         return self.encoder_batch(texts, [None] * len(texts), [group.adapter for group in groups])
 

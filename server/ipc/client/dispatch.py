@@ -112,7 +112,7 @@ class Dispatcher:
             sequence.worker.waiting -= count
 
     def ended(self, sequence: OpenSequence) -> None:
-        """Remove a sequence from the counts of its worker, because the worker has ended it or will drop it."""
+        """Stop counting a sequence for its worker, which has ended it or will drop it."""
         if sequence.worker is not None:
             sequence.worker.open -= 1
             sequence.worker.running -= sequence.started

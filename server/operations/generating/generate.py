@@ -359,7 +359,7 @@ def generation_cost(
 
 
 def _echoes(model: ServedModel, spec: GenerateSpec, prompt_ids: list[list[int]]) -> list[str]:
-    """Text to put before the answers of each prompt: empty without the option `echo`.
+    """The prompt that each answer repeats at its start, for the option `echo`; empty texts without it.
 
     With it, the text is the prompt as it was sent, or its decoded tokens if it was truncated or sent as token ids.
     """

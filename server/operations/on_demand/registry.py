@@ -200,7 +200,7 @@ class ModelRegistry:
         await self.load(model)
 
     async def unload(self, model: DeclaredModel) -> None:
-        """Unload a loaded model after its running requests have ended, and wait until it is unloaded.
+        """Unload a model. Waits until its running requests have ended and its memory is free.
 
         Returns at once if the model is in another state, even if it is being loaded or unloaded.
         Used when the operator asks for it; log and metrics show this reason.

@@ -228,7 +228,7 @@ class SegmentedText:
 
     @property
     def ranks(self) -> int:
-        """Number of alternative translations of the whole text, including the best one."""
+        """How many translations the whole text has: the best one and its alternatives."""
         return min((len(segment.answers) for segment in self.segments if segment.answers), default=1)
 
     def text(self, rank: int) -> str:

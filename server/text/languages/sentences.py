@@ -308,7 +308,7 @@ def _ends_sentence(around: _Around, sentence: str, language: str) -> bool:
 
 
 def _begins_next_item(sentence: str, after: str) -> bool:
-    """Whether a sentence is an item of a list, and the text after it the next item."""
+    """Whether a list continues: a sentence is one of its items, and the text after it is the next."""
     item, next_item = LIST_ITEM.match(sentence), LIST_ITEM.match(after)
     return item is not None and next_item is not None and is_next_item(item, next_item)
 

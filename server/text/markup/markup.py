@@ -18,10 +18,9 @@ from server.text.markup.markup_options import MarkupOptions
 from server.text.markup.markup_tokens import MarkupError, MarkupToken, tokens
 from server.text.markup.pieces import NEAR, Piece, joined_atoms, notes_as_atoms, spaced_breaks
 from server.text.markup.protected import ProtectedPart
-from server.text.markup.protected_patterns import Role
 from server.text.markup.tag_rules import OPAQUE_TAGS, are_translated, html_blocks, xml_blocks
 
-_NOWHERE = ProtectedPart(sys.maxsize, sys.maxsize, "none")
+_NOWHERE = ProtectedPart(sys.maxsize, sys.maxsize, False)
 """Range of the next protected part when there is none: after the end of every text."""
 _EMPTY_LINES = re.compile(r"((?<!\s)[^\S\r\n]*(?:\r\n|\r(?!\n)|\n)[^\S\r\n]*[\r\n]\s*)")
 _LINK = re.compile(
@@ -41,7 +40,7 @@ class InlineElement:
     children: elements and atoms inside.
     space_before, space_after: whether white space, or an end of the run, is next to the atom.
     shown: for an atom that is a protected part of the text, its characters with references resolved; else empty.
-    role: what a protected part is in its sentence; `none` for all other elements.
+    is_word: whether a protected part counts as a word where ends of sentences are looked for.
     """
 
     start: int
@@ -53,7 +52,7 @@ class InlineElement:
     space_before: bool = True
     space_after: bool = True
     shown: str = ""
-    role: Role = "none"
+    is_word: bool = False
 
 
 @dataclass
@@ -72,7 +71,7 @@ class TaggedText:
 
 
 def parse(document: str, options: MarkupOptions) -> list[str | TaggedText]:
-    """Divide a document into parts, in order: markup that does not change (strings), and runs of text with inline tags.
+    """Divide a document into markup that does not change (strings) and texts with inline tags (`TaggedText`), in order.
 
     Raises MarkupError for XML that is not well-formed, and for too many or too deeply nested tags.
     """
@@ -173,7 +172,7 @@ def _plain(text: str) -> list[MarkupToken]:
 
 def _with_atoms(found: Sequence[MarkupToken], options: MarkupOptions) -> Iterator[Piece]:
     parts = options.protection.parts("".join([token.text for token in found]))
-    start, end, role = next(parts, _NOWHERE)
+    start, end, is_word = next(parts, _NOWHERE)
     place, atom, shown = 0, "", ""
     for token in found:
         at, last = place, place + len(token.text)
@@ -183,7 +182,7 @@ def _with_atoms(found: Sequence[MarkupToken], options: MarkupOptions) -> Iterato
             yield Piece("text", token.raw)
         while at < last:
             if end <= at:
-                start, end, role = next(parts, _NOWHERE)
+                start, end, is_word = next(parts, _NOWHERE)
             is_reference = token.raw != token.text
             stop = last if is_reference else min(last, end if start <= at else start)
             raw = token.raw if is_reference else token.raw[at - place : stop - place]
@@ -194,7 +193,7 @@ def _with_atoms(found: Sequence[MarkupToken], options: MarkupOptions) -> Iterato
                 yield Piece("text", raw, text=token.text[at - place : stop - place])
             at = stop
             if atom and end <= at:
-                yield Piece("atom", atom, shown=shown, role=role)
+                yield Piece("atom", atom, shown=shown, is_word=is_word)
                 atom = shown = ""
         place = last
 
@@ -277,7 +276,7 @@ def _run(pieces: list[Piece]) -> TaggedText:
         if piece.kind != "text":
             is_atom = piece.kind == "atom"
             element = InlineElement(
-                at, at + len(piece.text), piece.raw, is_atom=is_atom, shown=piece.shown, role=piece.role
+                at, at + len(piece.text), piece.raw, is_atom=is_atom, shown=piece.shown, is_word=piece.is_word
             )
             if is_atom:
                 before, after = pieces[max(0, index - NEAR) : index], pieces[index + 1 : index + 1 + NEAR]

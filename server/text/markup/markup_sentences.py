@@ -301,7 +301,7 @@ def _split(text: str, run: TaggedText, split: Callable[[str], Sequence[tuple[str
 
 def _stands_for_word(element: InlineElement) -> bool:
     """Whether an atom has a placeholder, an address or code, and not only tags, references, symbols or a line."""
-    return element.is_atom and element.start == element.end and element.role != "none"
+    return element.is_atom and element.start == element.end and element.is_word
 
 
 def _cut_at_symbols(

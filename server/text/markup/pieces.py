@@ -6,10 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from server.text.markup.line_breaks import has_break
-from server.text.markup.protected_patterns import Role
 
-_ROLES: Sequence[Role] = ("none", "other", "value", "noun")
-"""Roles of protected parts. The last one counts for several parts beside each other."""
 NEAR = 16
 """Number of pieces on each side of an atom that are searched for white space next to the atom."""
 
@@ -24,7 +21,7 @@ class Piece:
     name: name of the element, for a tag.
     text: characters with references resolved; for an atom, its text that belongs to the sentence.
     shown: for an atom that is a protected part of the text, its characters with references resolved; else empty.
-    role: what a protected part is in its sentence; `none` for all other pieces.
+    is_word: whether a protected part counts as a word where ends of sentences are looked for.
     """
 
     kind: str
@@ -32,7 +29,7 @@ class Piece:
     name: str = ""
     text: str = ""
     shown: str = ""
-    role: Role = "none"
+    is_word: bool = False
 
     @property
     def is_break(self) -> bool:
@@ -120,7 +117,10 @@ def _joined_neighbours(pieces: Sequence[Piece]) -> Iterator[Piece]:
             is_shown = all(part.shown for part in parts if part.kind == "atom")
             shown = "".join([part.shown or part.text for part in parts]) if is_shown else ""
             yield Piece(
-                "atom", "".join([part.raw for part in parts]), shown=shown, role=_role(parts) if is_shown else "none"
+                "atom",
+                "".join([part.raw for part in parts]),
+                shown=shown,
+                is_word=is_shown and any(part.is_word for part in parts),
             )
             yield from group[size:]
             group = []
@@ -143,11 +143,6 @@ def spaced_breaks(pieces: Iterable[Piece]) -> Iterator[Piece]:
         elif piece.text or piece.kind == "block":
             is_spaced = piece.kind == "block" or piece.text[-1].isspace()
         yield piece
-
-
-def _role(pieces: Iterable[Piece]) -> Role:
-    """The role of pieces that are joined to one."""
-    return max((piece.role for piece in pieces), key=_ROLES.index, default="none")
 
 
 def _is_space(piece: Piece) -> bool:

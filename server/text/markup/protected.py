@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from server.text.markup.protected_patterns import ATTACHED, END, HINT, HINT_CHARACTERS, PATTERNS, START, SYMBOLS, Role
+from server.text.markup.protected_patterns import ATTACHED, END, HINT, HINT_CHARACTERS, PATTERNS, START, SYMBOLS
 from server.text.windowed_search import search
 
 _PATTERN = "|".join([kind.pattern for kind in PATTERNS])
 _NAMED = re.compile("|".join([f"(?P<{kind.name}>{kind.pattern})" for kind in PATTERNS]), re.VERBOSE | re.DOTALL)
 """The same expression with the names of the kinds. A search with it takes four times as long."""
-_ROLES = {kind.name: kind.role for kind in PATTERNS}
+_WORDS = frozenset(kind.name for kind in PATTERNS if kind.is_word)
 SYMBOL = re.compile(f"[{SYMBOLS}|¦·]")
 """A character at which a sentence may end (see `markup_sentences`)."""
 _TRAILING = ".,;:!?…'\"»”’*،؛؟।॥"
@@ -54,11 +54,11 @@ _NUMBER = re.compile(r"\d+(?:[.,\s'’\u066b\u066c\u00a0\u202f]\d+)*")
 
 
 class ProtectedPart(NamedTuple):
-    """A part of a text that must not change. start, end: its range, as character indices. role: see `Role`."""
+    """A part of a text that must not change. start, end: its range, as character indices. is_word: see `PartPattern`."""
 
     start: int
     end: int
-    role: Role
+    is_word: bool
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Protection:
         return ((part.start, part.end) for part in self.parts(text))
 
     def parts(self, text: str) -> Iterator[ProtectedPart]:
-        """Yield the protected parts of a text, in order. A term is a noun."""
+        """Yield the protected parts of a text, in order. A term counts as a word."""
         if not self.may_apply(text):
             return
         at = 0
@@ -115,7 +115,7 @@ class Protection:
             if _ADDRESS.match(match[0]):
                 at = start + len(_trimmed(match[0]))
             if at > start:
-                yield ProtectedPart(start, at, "noun" if match[0] in self.terms else _role_of(match[0]))
+                yield ProtectedPart(start, at, match[0] in self.terms or _is_word(match[0]))
             else:
                 at = match.end() + (match.end() == start)
 
@@ -143,10 +143,10 @@ NO_PROTECTION = Protection()
 
 
 @lru_cache(maxsize=512)
-def _role_of(part: str) -> Role:
-    """The role of a protected part that a pattern has found. Results are cached, because parts often occur again."""
+def _is_word(part: str) -> bool:
+    """Whether a part that a pattern has found counts as a word. Results are cached, because parts often occur again."""
     kind = _NAMED.match(part)
-    return _ROLES[kind.lastgroup] if kind is not None and kind.lastgroup is not None else "noun"
+    return kind is None or kind.lastgroup in _WORDS
 
 
 def numbers_differ(source: str, translation: str) -> bool:

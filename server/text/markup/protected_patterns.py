@@ -9,14 +9,7 @@ example. White space and `#` in an expression are escaped, because they are comp
 from __future__ import annotations
 
 import re
-from typing import Literal, NamedTuple
-
-Role = Literal["noun", "value", "other", "none"]
-"""What a protected part is in its sentence.
-
-`noun`: a name, such as an address, code or a path. `value`: a placeholder for a noun, a number or a phrase.
-`other`: another part that counts as a word where ends of sentences are looked for. `none`: a symbol, a mark or a tag.
-"""
+from typing import NamedTuple
 
 
 class PartPattern(NamedTuple):
@@ -25,13 +18,13 @@ class PartPattern(NamedTuple):
     name: what the kind is, in letters, digits and underscores.
     pattern: regular expression in the syntax of `re.VERBOSE`, with `re.DOTALL`.
     example: a text that the expression matches as a whole.
-    role: what the part is in its sentence.
+    is_word: whether the part counts as a word where ends of sentences are looked for. Symbols, marks and tags do not.
     """
 
     name: str
     pattern: str
     example: str
-    role: Role = "value"
+    is_word: bool = True
 
 
 SYMBOLS = (
@@ -72,54 +65,47 @@ _PRINTF = r"""%(?<![\d%]%)(?:\d{1,2}\$|\(\w{1,60}\)|<\w{1,60}>)?[-+\#0']{0,4}
 """A format of printf without its conversion."""
 
 PATTERNS = (
-    PartPattern("code_block", r"```.{1,4000}?```", "```x = 1```", role="other"),
-    PartPattern("code", r"(?<!`)(?P<ticks>`{1,8})(?!`)[^\n]{1,400}?(?<!`)(?P=ticks)(?!`)", "`a_b(c)`", role="noun"),
+    PartPattern("code_block", r"```.{1,4000}?```", "```x = 1```"),
+    PartPattern("code", r"(?<!`)(?P<ticks>`{1,8})(?!`)[^\n]{1,400}?(?<!`)(?P=ticks)(?!`)", "`a_b(c)`"),
     PartPattern(
         "url",
         rf"{START}(?:[A-Za-z][A-Za-z0-9+.-]{{1,20}}://|[Ww][Ww][Ww]\.(?=[\w-]+\.)){_URL_REST}",
         "https://example.com/a?b=1",
-        role="noun",
     ),
-    PartPattern("mailto", rf"{START}[Mm]ailto:{_IN_URL}+", "mailto:me@example.org", role="noun"),
-    PartPattern("telephone_url", rf"{START}(?:tel|sms):\+?\d[\d().-]{{2,20}}", "tel:+41441234567", role="noun"),
+    PartPattern("mailto", rf"{START}[Mm]ailto:{_IN_URL}+", "mailto:me@example.org"),
+    PartPattern("telephone_url", rf"{START}(?:tel|sms):\+?\d[\d().-]{{2,20}}", "tel:+41441234567"),
     PartPattern(
         "account",
         rf"@(?<![\w@./-]@)[\w-]{{1,60}}@(?:[A-Za-z0-9-]{{1,63}}\.){{1,4}}[A-Za-z]{{2,24}}{END}",
         "@me@x.org",
-        role="noun",
     ),
     PartPattern(
         "email_address",
         rf"""(?<![.+%-]){START}(?:[oO]')?(?:{_LETTER}|[.+%-]){{1,64}}@(?:(?:{_LETTER}|-){{1,63}}\.){{1,8}}
         (?:[A-Za-z]{{2,24}}{END}(?::[\w.-]+/[\w./-]{{0,100}}\w)?|[^\W\d_A-Za-z{ATTACHED}]{{2,24}}\b)""",
         "me.you+tag@mail.example.org",
-        role="noun",
     ),
     PartPattern(
         "email_address_of_other_scripts",
         r"(?<![\w.+%-])[\w.+%-]{1,64}@(?:[\w-]{1,63}\.){1,8}[^\W\d_A-Za-z]{2,24}\b",
         "我@例え.中国",
-        role="noun",
     ),
     PartPattern(
         "domain",
         rf"""(?<![@./-]){START}(?:[A-Za-z0-9-]{{1,63}}\.){{1,4}}(?:(?:{_DOMAINS}){END}(?:[/?]{_URL_REST})?(?!@)
         |[a-z]{{2,4}}/[A-Za-z0-9_~-](?:{_IN_URL})*+)""",
         "bit.ly/abc",
-        role="noun",
     ),
     PartPattern(
         "ip_address",
         rf"(?<!\.){START}\d{{1,3}}(?:\.\d{{1,3}}){{3}}(?::\d{{1,5}}|/\d{{1,2}})?{END}(?!\.\w)",
         "192.168.0.1:8080",
-        role="noun",
     ),
-    PartPattern("doi", rf"10\.(?<!{_LETTER}10\.)\d{{4,9}}/[\w.()/:;-]{{1,200}}(?<![.:;)])", "10.1000/182", role="noun"),
+    PartPattern("doi", rf"10\.(?<!{_LETTER}10\.)\d{{4,9}}/[\w.()/:;-]{{1,200}}(?<![.:;)])", "10.1000/182"),
     PartPattern(
         "uuid",
         rf"{START}[0-9a-fA-F]{{8}}(?:-[0-9a-fA-F]{{4}}){{3}}-[0-9a-fA-F]{{12}}{END}",
         "550e8400-e29b-41d4-a716-446655440000",
-        role="noun",
     ),
     PartPattern(
         "double_braces",
@@ -127,18 +113,18 @@ PATTERNS = (
         "{{ user.name | upper }}",
     ),
     PartPattern("braces_after_mark", r"[$\#%@]\{[^{}\n]{1,80}\}", "${name}"),
-    PartPattern("jinja_statement", r"\{%[^{}\n]{1,80}%\}", "{% if x %}", role="other"),
-    PartPattern("jinja_comment", r"\{\#[^{}\n]{1,80}\#\}", "{# note #}", role="other"),
-    PartPattern("svelte_block", r"\{[\#/:@][a-z]{1,20}(?:\s[^{}\n]{1,80})?\}", "{#if x}", role="other"),
+    PartPattern("jinja_statement", r"\{%[^{}\n]{1,80}%\}", "{% if x %}"),
+    PartPattern("jinja_comment", r"\{\#[^{}\n]{1,80}\#\}", "{# note #}"),
+    PartPattern("svelte_block", r"\{[\#/:@][a-z]{1,20}(?:\s[^{}\n]{1,80})?\}", "{#if x}"),
     PartPattern("blade_html", r"\{!![^{}\n]{1,80}!!\}", "{!! $html !!}"),
     PartPattern("php_in_braces", r"\{\$[^{}\n]{1,80}\}", "{$user->name}"),
     PartPattern("fluent_reference", r"\{\s(?:\$|-[a-z])[^{}]{1,400}\}", "{ -brand }"),
     PartPattern("fluent_function", r"\{\s[A-Z]{3,20}\([^(){}\n]{0,80}\)\s\}", "{ DATETIME($d) }"),
     PartPattern("swift_interpolation", r"\\\([^()\n]{1,60}(?:\([^()\n]{0,40}\))?\)", r"\(items.count)"),
-    PartPattern("erb_tag", r"<%[^\n]{1,200}?%>", "<%= x %>", role="none"),
-    PartPattern("processing_instruction", r"<\?[^\n]{1,400}?\?>", "<?php echo $x ?>", role="none"),
+    PartPattern("erb_tag", r"<%[^\n]{1,200}?%>", "<%= x %>", is_word=False),
+    PartPattern("processing_instruction", r"<\?[^\n]{1,400}?\?>", "<?php echo $x ?>", is_word=False),
     PartPattern("double_brackets", r"\[\[\w[\w.-]{0,60}\]\]", "[[name]]"),
-    PartPattern("footnote", r"\[\^[\w-]{1,40}\]", "[^1]", role="other"),
+    PartPattern("footnote", r"\[\^[\w-]{1,40}\]", "[^1]"),
     PartPattern("snake_case_in_brackets", r"\[[A-Za-z]{1,30}(?:_[A-Za-z0-9]{1,30}){1,6}\]", "[user_name]"),
     PartPattern(
         "icu_choice",
@@ -165,7 +151,7 @@ PATTERNS = (
     ),
     PartPattern("spaced_braces", r"\{\s{1,2}\w[\w.]{0,60}\s{1,2}\}", "{ name }"),
     PartPattern("sum_in_braces", r"\{\w{1,40}\s[-+*/]\s\w{1,40}\}", "{x + 1}"),
-    PartPattern("displayed_formula", r"\$\$(?=[^\s$])[^$\n]{1,400}\$\$", "$$x + y$$", role="other"),
+    PartPattern("displayed_formula", r"\$\$(?=[^\s$])[^$\n]{1,400}\$\$", "$$x + y$$"),
     PartPattern(
         "formula",
         r"\$(?<![\w$]\$)(?=[^\s$\d])(?=[^$\n]{0,200}?[\^\\=])[^$\n]{1,200}(?<=[^\s$])\$(?![\w$])",
@@ -191,13 +177,11 @@ PATTERNS = (
         "date_format",
         rf"%(?<![\w%]%)-?[aAbBdeHIjmMpSyYZ](?:[-/:.]%-?[aAbBdeHIjmMpSyYZ]){{1,8}}{END}",
         "%Y-%m-%d",
-        role="other",
     ),
     PartPattern(
         "printf_number",
         rf"{_PRINTF}(?:(?:hh|h|ll|l|L|q|j|z|t)?[diufFeEgGxXo](?![^\W_{ATTACHED}]))",
         "%1$d",
-        role="other",
     ),
     PartPattern(
         "printf",
@@ -205,67 +189,59 @@ PATTERNS = (
         "%1$s",
     ),
     PartPattern("boost_or_qt_percentage", r"%(?<![\w%]%)[1-9]\d?%(?![\w%])", "%1%"),
-    PartPattern("apple_plural", r"%(?<![\w%]%)(?:\d{1,2}\$)?\#@\w{1,60}@", "%#@files@", role="other"),
+    PartPattern("apple_plural", r"%(?<![\w%]%)(?:\d{1,2}\$)?\#@\w{1,60}@", "%#@files@"),
     PartPattern("qt_or_go", rf"%(?<!%%)(?<!{_LETTER}%)(?:L?[1-9]\d?|[+\#]?[nvTqbtU])(?![%]){END}", "%L2"),
-    PartPattern("percent_sign_of_printf", r"%%(?:(?<!\d%%)[1-9]\d?(?!\d))?", "%%", role="other"),
-    PartPattern("numbered_tag", r"</?\d{1,4}\s?/?>", "<0>", role="none"),
+    PartPattern("percent_sign_of_printf", r"%%(?:(?<!\d%%)[1-9]\d?(?!\d))?", "%%"),
+    PartPattern("numbered_tag", r"</?\d{1,4}\s?/?>", "<0>", is_word=False),
     PartPattern(
         "tag",
         r"<?</?[A-Za-z][\w.:-]{0,40}(?:\s[^<>\n=]{0,80}=[^<>\n]{0,200})?\s?/?>(?:(?<=\w>)>)?",
         '<a href="x y">',
-        role="none",
+        is_word=False,
     ),
     PartPattern(
-        "character_reference", r"&(?:[A-Za-z][A-Za-z0-9]{1,30}|\#\d{1,7}|\#x[0-9A-Fa-f]{1,6});", "&nbsp;", role="none"
+        "character_reference", r"&(?:[A-Za-z][A-Za-z0-9]{1,30}|\#\d{1,7}|\#x[0-9A-Fa-f]{1,6});", "&nbsp;", is_word=False
     ),
     PartPattern(
         "windows_path",
         rf"""{START}[A-Za-z]:\\(?:[^\s<>"|?*{ATTACHED}]|\ (?=[\w().-]{{1,40}}(?:\ [\w().-]{{1,40}})?\\)){{0,200}}""",
         r"C:\Program Files\x.txt",
-        role="noun",
     ),
-    PartPattern("network_path", r"\\\\[\w.$-]{1,60}(?:\\[\w.$-]{1,60}){1,20}(?<![.])", r"\\server\share", role="noun"),
-    PartPattern("shrug", r"¯\\_\(ツ\)_/¯", r"¯\_(ツ)_/¯", role="none"),
-    PartPattern("escape", r"\\[nrt](?![a-z])", r"\n", role="none"),
-    PartPattern("unicode_escape", r"\\u[0-9A-Fa-f]{4}", r"\u00e9", role="none"),
+    PartPattern("network_path", r"\\\\[\w.$-]{1,60}(?:\\[\w.$-]{1,60}){1,20}(?<![.])", r"\\server\share"),
+    PartPattern("shrug", r"¯\\_\(ツ\)_/¯", r"¯\_(ツ)_/¯", is_word=False),
+    PartPattern("escape", r"\\[nrt](?![a-z])", r"\n", is_word=False),
+    PartPattern("unicode_escape", r"\\u[0-9A-Fa-f]{4}", r"\u00e9", is_word=False),
     PartPattern(
         "relative_path",
         rf"(?<![./~<-]){START}(?:~|\.{{1,2}})/\.?{_IN_FILE_NAME}+(?:[./]{_IN_FILE_NAME}+)*",
         "../a/b",
-        role="noun",
     ),
     PartPattern(
         "path",
         rf"""(?<![./~<-]){START}/\.?{_IN_FILE_NAME}{{1,60}}(?:\.{_IN_FILE_NAME}{{1,60}})*
         (?:/\.?{_IN_FILE_NAME}{{1,60}}(?:\.{_IN_FILE_NAME}{{1,60}})*)+/?""",
         "/usr/local/bin",
-        role="noun",
     ),
     PartPattern(
         "file_name",
         rf"(?<![./-]){START}(?:{_LETTER}|-){{1,60}}(?:[./](?:{_LETTER}|-){{1,60}}){{0,8}}\.(?:{_EXTENSIONS})(?!-|\.\w){END}",
         "src/main.py",
-        role="noun",
     ),
     PartPattern(
         "file_name_of_other_scripts",
         rf"""(?<![^\s"'(《「“])[\w-]{{1,60}}\.(?:{_EXTENSIONS})(?![\w-]|\.\w)""",
         "报告.pdf",
-        role="noun",
     ),
     PartPattern(
         "name_after_colon",
         r"""(?<![^\s(\["']):(?:(?:[+-]1|[a-z0-9][\w+-]{1,40}):|[a-z_]\w{0,40}:?)(?![\w:])""",
         ":smile:",
-        role="other",
     ),
     PartPattern("android_resource", r"@(?:string|plurals|array|drawable|color|dimen|id|style|attr)/\w{1,60}", "@id/x"),
     PartPattern("name_in_underscores", rf"{START}__[A-Z][A-Z0-9_]{{0,60}}__{END}", "__NAME__"),
-    PartPattern("constant", rf"{START}[A-Z][A-Z0-9]{{1,30}}(?:_[A-Z0-9]{{1,30}}){{1,6}}{END}", "MAX_SIZE", role="noun"),
-    PartPattern(
-        "snake_case", rf"{START}[a-z][a-z0-9]{{1,30}}(?:_[a-z0-9]{{1,30}}){{2,6}}{END}", "max_new_tokens", role="noun"
-    ),
-    PartPattern("function", rf"{START}[A-Za-z_][\w.]{{0,60}}\(\)", "foo.bar()", role="noun"),
+    PartPattern("constant", rf"{START}[A-Z][A-Z0-9]{{1,30}}(?:_[A-Z0-9]{{1,30}}){{1,6}}{END}", "MAX_SIZE"),
+    PartPattern("snake_case", rf"{START}[a-z][a-z0-9]{{1,30}}(?:_[a-z0-9]{{1,30}}){{2,6}}{END}", "max_new_tokens"),
+    PartPattern("function", rf"{START}[A-Za-z_][\w.]{{0,60}}\(\)", "foo.bar()"),
     PartPattern("name_in_hashes", r"\#\#[A-Z][A-Z0-9_]{0,40}\#\#", "##NAME##"),
     PartPattern("name_in_at_signs", r"@@?[A-Z][A-Z0-9_]{1,40}@@?(?!\w)", "@VERSION@"),
     PartPattern(
@@ -273,7 +249,6 @@ PATTERNS = (
         r"""--(?<![\w-]--)[a-z][a-z0-9]{0,20}(?:(?:-[a-z0-9]{1,20}){1,5}(?:=[^\s,;()\[\]]{1,60})?
         |=[^\s,;()\[\]]{1,60})(?<![.!?])""",
         "--no-cache",
-        role="noun",
     ),
     PartPattern(
         "hashtag_or_mention",
@@ -281,15 +256,14 @@ PATTERNS = (
         |@[^\W\d{ATTACHED}]{_LETTER}{{0,60}}|@[^\W\d]\w{{0,60}})
         (?:(?:\.[^\W\d{ATTACHED}]|(?<=[a-z0-9])[/-][a-z0-9]){_LETTER}{{0,60}})*(?:(?<=[\u3040-\u9fff])\#)?""",
         "#Été2024",
-        role="other",
     ),
-    PartPattern("separator", r"(?<!\S)[|¦](?!\S)|·(?<=[^\W\d]{2}[ ]·)(?=[ ](?:\d|[^\W\d]{2}))", "|", role="none"),
-    PartPattern("keycap", r"(?:[\d\#*]\ufe0f?\u20e3)+", "1️⃣", role="none"),
+    PartPattern("separator", r"(?<!\S)[|¦](?!\S)|·(?<=[^\W\d]{2}[ ]·)(?=[ ](?:\d|[^\W\d]{2}))", "|", is_word=False),
+    PartPattern("keycap", r"(?:[\d\#*]\ufe0f?\u20e3)+", "1️⃣", is_word=False),
     PartPattern(
         "symbols",
         rf"[{SYMBOLS}][{SYMBOLS}\ufe0e\ufe0f\u200d\u20e3\U000e0020-\U000e007f]*",
         "👩🏽‍💻",
-        role="none",
+        is_word=False,
     ),
 )
 """All kinds, the one that counts first at the beginning."""

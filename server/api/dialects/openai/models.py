@@ -14,7 +14,7 @@ from server.operations.served_model import ServedModel
 
 
 class OpenAIModelStatus(AnswerBody):
-    """State of a model. `value`: declared (not loaded), loading, loaded, unloading or failed.
+    """Whether a model is loaded. `value`: declared (not loaded), loading, loaded, unloading or failed.
 
     `reason`: why the last load failed.
     """
