@@ -54,7 +54,10 @@ _NUMBER = re.compile(r"\d+(?:[.,\s'’\u066b\u066c\u00a0\u202f]\d+)*")
 
 
 class ProtectedPart(NamedTuple):
-    """A part of a text that must not change. start, end: its range, as character indices. is_word: see `PartPattern`."""
+    """A part of a text that must not change.
+
+    start, end: its range, as character indices. is_word: see `PartPattern`.
+    """
 
     start: int
     end: int
