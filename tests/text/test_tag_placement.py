@@ -60,13 +60,16 @@ def test_an_element_without_a_counterpart_goes_around_a_word_at_its_place() -> N
     assert placed(tag("red", "b", image), alignment=lost).count("<img>") == 1
 
 
-def test_an_element_is_dropped_without_a_free_word_or_attention_but_its_image_is_not() -> None:
+def test_an_element_without_a_free_word_or_attention_stands_between_two_words() -> None:
     image = InlineTag(SOURCE.index("red"), SOURCE.index("red"), "<img>", is_atom=True)
     lost = attention({**WORDS, "rouge": "house"})
     everything = [tag("We like the", "a"), tag("house", "i"), tag("red", "b", image)]
     text = place_tags(TARGET, SOURCE, everything, lost, lambda text: text)
-    assert "<b>" not in text and text.count("<img>") == 1 and "<a>" in text and "<i>" in text
-    assert place_tags(TARGET, SOURCE, [tag("red", "b", image)], None, lambda text: text) == TARGET + "<img>"
+    assert text == "<a>Nous aimons la</a> <b><img></b> <i>maison rouge</i> ."
+    everything[2].children.clear()
+    text = place_tags(TARGET, SOURCE, everything, lost, lambda text: text)
+    assert text == "<a>Nous aimons la</a> <b></b><i>maison rouge</i> ."
+    assert place_tags(TARGET, SOURCE, [tag("red", "b", image)], None, lambda text: text) == TARGET + "<b><img></b>"
 
 
 def test_an_element_without_letters_keeps_its_text() -> None:
@@ -108,7 +111,7 @@ def test_untranslated_text_replaces_its_words_or_their_translation() -> None:
 
 def test_characters_of_the_translation_are_escaped() -> None:
     marked = place_tags("a < b", "x y", [InlineTag(0, 1, "<b>", "</b>")], None, lambda text: text.replace("<", "&lt;"))
-    assert marked == "a &lt; b"
+    assert marked == "<b></b>a &lt; b"
 
 
 @pytest.mark.parametrize("pieces", [["私は", "赤い", "家", "が好き"]])

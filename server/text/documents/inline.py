@@ -12,7 +12,7 @@ the translated texts.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -128,17 +128,16 @@ def text_of(nodes: Sequence[str | Inline]) -> str:
     """Join texts and formatting to one text, for formats that write formatting as text (Markdown, subtitles).
 
     The original of formatted text is a pair (text before, text after); the original of an object is its text.
+    Two equal marks around nothing, such as `****` in Markdown, are left out, because they would be read as text.
     """
-    return "".join(_texts(nodes))
+    return "".join(map(_text, nodes))
 
 
-def _texts(nodes: Sequence[str | Inline]) -> Iterator[str]:
-    for node in nodes:
-        if isinstance(node, str):
-            yield node
-        elif node.children is None:
-            yield node.original
-        else:
-            yield node.original[0]
-            yield from _texts(node.children)
-            yield node.original[1]
+def _text(node: str | Inline) -> str:
+    if isinstance(node, str):
+        return node
+    if node.children is None:
+        return str(node.original)
+    before, after = node.original
+    text = text_of(node.children)
+    return before + text + after if text or before != after else ""

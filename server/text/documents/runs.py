@@ -255,7 +255,7 @@ class RunParagraph:
             if isinstance(original, _Kept):
                 yield from original.elements
             elif isinstance(original, _Style):
-                yield from self._elements(node.children or [], original)
+                yield from self._elements(node.children or [""], original)
             elif original.element is None:
                 yield from original.before
                 yield from self._elements(node.children or [], original.base)

@@ -49,10 +49,10 @@ class InlineTag:
 class PlacedTag:
     """A tag with its place in the translation.
 
-    first, last: range [first, last) of units (words and punctuation marks) around which the tag goes. For an atom
+    first, last: range [first, last) of units (words and punctuation marks) around which the tag goes. For a tag
         without text both are the index of the unit before which it stands.
     inner: the tags inside, with their places.
-    touches_word_before, touches_word_after: for an atom without text, whether it is part of a word in the source.
+    touches_word_before, touches_word_after: for a tag without text, whether it is part of a word in the source.
     """
 
     first: int
@@ -61,6 +61,11 @@ class PlacedTag:
     inner: list[PlacedTag]
     touches_word_before: bool = False
     touches_word_after: bool = False
+
+    @property
+    def is_point(self) -> bool:
+        """Whether this is an atom without text, or an element without text around an atom."""
+        return self.first == self.last and (self.tag.is_atom or any(tag.is_atom for tag in all_tags(self.tag.children)))
 
 
 def all_tags(tags: Sequence[InlineTag]) -> Iterator[InlineTag]:
@@ -111,7 +116,7 @@ def compose(
             at, last_atom = end - len(after), placed_tag.tag
             continue
         stop = units[placed_tag.last - 1][1] if placed_tag.last > placed_tag.first else start
-        is_point = placed_tag.tag.is_atom and placed_tag.first == placed_tag.last
+        is_point = placed_tag.is_point
         if is_point and not placed_tag.tag.space_before and placed_tag.tag.space_after:
             # An atom that touches the word before it goes before the white space.
             start = max(at, len(text[:start].rstrip())) if start > origin else start

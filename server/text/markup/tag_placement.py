@@ -3,10 +3,10 @@
 An element goes around the words of the translation that attend most to the words that it contained in the source.
 Elements stay nested: a child is placed inside its parent, and siblings never overlap. An element to whose text no word
 attends goes around a word that no other element has, next to the words that attend to its neighbours in the source. If
-there is no such word, the element is dropped, and its children move to its parent.
+there is no such word, the element stays without text, between two words.
 
-An atom (content that must not change) is never dropped, and neither is an element without letters, such as a footnote
-mark. An atom whose text is not in the translation stands between two words, never inside one, with the white space
+An atom (content that must not change) is never dropped. An element without letters, such as a footnote mark, keeps its
+text. An atom whose text is not in the translation stands between two words, never inside one, with the white space
 that it had in the source. Line breaks keep their order.
 """
 
@@ -121,7 +121,7 @@ def place_tags(
 
     source: the sentence that was translated, without tags. tags: its outermost inline elements and atoms.
     alignment: attention of the translation on the source. None if it is not known: then elements with letters are
-        dropped. Atoms whose text is not in the translation stay at the start, or are put at the end.
+        without text. They and the atoms whose text is not in the translation stay at the start, or are put at the end.
     escape: turns characters into markup.
     """
     placement = _Placement(translation, source, alignment, escape)
@@ -179,9 +179,7 @@ class _Placement:
                     continue
                 found = self._neighbour(tag, free)
             if found is None:
-                if tag.is_atom:
-                    points.append(tag)
-                waiting += reversed(tag.children)
+                points.append(tag)
                 continue
             placed.append(PlacedTag(*found, tag, self.layout(tag.children, *found)))
             free = [part for span in free for part in _without(span, found)]
@@ -192,9 +190,10 @@ class _Placement:
                 if not any(placed_tag.first < gap < placed_tag.last for placed_tag in placed)
             ]
             borders = [gap for gap in gaps if gap not in self._inner_gaps] or gaps
-            atoms = sorted([*points, *(there.tag for there in placed if there.tag.is_atom)], key=lambda tag: tag.start)
+            atoms = [there.tag for there in placed if there.tag.is_atom]
+            in_order = sorted([*points, *atoms], key=lambda tag: tag.start)
             ranges = {id(there.tag): (there.first, there.last) for there in placed}
-            for before, tag, after in zip([None, *atoms], atoms, [*atoms[1:], None], strict=False):
+            for before, tag, after in zip([None, *in_order], in_order, [*in_order[1:], None], strict=False):
                 if id(tag) in ranges:
                     continue
                 lowest, highest = borders[0], borders[-1]
@@ -205,22 +204,22 @@ class _Placement:
                 between = borders[bisect_left(borders, lowest) : bisect_right(borders, highest)]
                 gap = self._gap(tag, between or borders)
                 ranges[id(tag)] = gap, gap
-            breaks = [tag for tag in atoms if tag.is_break]
+            breaks = [tag for tag in in_order if tag.is_break]
             ranges |= zip(map(id, breaks), sorted(ranges[id(tag)] for tag in breaks), strict=True)
             placed_tags = {id(there.tag) for there in placed}
             placed += [
-                PlacedTag(*ranges[id(tag)], tag, [], *self._touched_words(tag))
-                for tag in atoms
+                PlacedTag(*ranges[id(tag)], tag, self.layout(tag.children, *ranges[id(tag)]), *self._touched_words(tag))
+                for tag in in_order
                 if id(tag) not in placed_tags
             ]
         return sorted(placed, key=lambda placed_tag: (placed_tag.first, placed_tag.last))
 
     def _are_neighbours(self, tag: InlineTag, next_tag: InlineTag) -> bool:
-        """Whether at most one word stands between two atoms, as in a list. Such atoms keep their order."""
+        """Whether at most one word stands between two tags, as in a list. Without text, such tags keep their order."""
         return len(_WORD.findall(self.source, tag.end, next_tag.start)) <= 1
 
     def _touched_words(self, tag: InlineTag) -> tuple[bool, bool]:
-        """Whether an atom touches the word before it and the word after it in the source."""
+        """Whether a tag touches the word before it and the word after it in the source."""
         before, after = self.source[: tag.start][-1:], self.source[tag.end : tag.end + 1]
         return (
             not tag.space_before and bool(before) and is_word_character(before),
@@ -303,10 +302,10 @@ class _Placement:
         return max(found, key=lambda span: float(mass[span[0] : span[1]].sum()), default=None)
 
     def _gap(self, tag: InlineTag, gaps: Sequence[int]) -> int:
-        """Choose the gap between two units in which an atom goes. Gap n is before unit n.
+        """Choose the gap between two units in which a tag without text goes. Gap n is before unit n.
 
-        The chosen gap is the one whose neighbouring units attend most to the source words before and after the atom.
-        The source word that the atom touches counts more; if it touches none, the following word counts more. An atom
+        The chosen gap is the one whose neighbouring units attend most to the source words before and after the tag.
+        The source word that the tag touches counts more; if it touches none, the following word counts more. A tag
         at an end of the sentence stays there.
 
         gaps: the gaps to choose from, ascending.

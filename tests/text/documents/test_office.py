@@ -69,6 +69,15 @@ def test_runs_that_look_the_same_are_one_text() -> None:
     assert [unit.text for unit in document.units] == ['split wo<g id="0">rd</g>']
 
 
+def test_formatting_without_text_stays() -> None:
+    """A translation may have fewer words than the source has formatted runs."""
+    runs = "<w:r><w:t>We like </w:t></w:r><w:r><w:rPr><w:b/></w:rPr><w:t>it</w:t></w:r>"
+    document = read("a.docx", word(f"<w:p>{runs}</w:p>"))
+    assert body(document.write(['Si <g id="0"></g>'], "es")) == (
+        '<w:p><w:r><w:t xml:space="preserve">Si </w:t></w:r><w:r><w:rPr><w:b/></w:rPr><w:t></w:t></w:r></w:p>'
+    )
+
+
 def test_links_fields_and_marks_stay() -> None:
     field = '<w:r><w:fldChar w:fldCharType="{}"/></w:r>'
     instruction = "<w:r><w:instrText>{}</w:instrText></w:r>"

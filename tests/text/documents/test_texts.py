@@ -175,3 +175,10 @@ def test_unknown_names() -> None:
 )
 def test_blocks_of_markdown(source: str, expected: str) -> None:
     assert translated("a.md", source).decode() == expected
+
+
+def test_marks_around_nothing_are_left_out() -> None:
+    """Markdown would show them as text. Links stay."""
+    document = read("a.md", "one **two _three_** [four](u)")
+    assert document.units[0].text == 'one <g id="0">two <g id="1">three</g></g> <g id="2">four</g>'
+    assert document.write(['uno <g id="0"><g id="1"></g></g><g id="2"></g>'], "es") == b"uno [](u)"
