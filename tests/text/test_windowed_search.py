@@ -10,7 +10,7 @@ import pytest
 
 from server.text import windowed_search
 from server.text.markup.protected import Protection
-from server.text.windowed_search import search
+from server.text.windowed_search import count_characters, search
 
 _PARTS = [
     "`code`",
@@ -34,7 +34,7 @@ def _matches(pattern: re.Pattern[str], text: str, longest: int) -> Iterator[tupl
         at = max(match.end(), match.start() + 1)
 
 
-@pytest.mark.parametrize("window", [24, 25, 31, 64])
+@pytest.mark.parametrize("window", [24, 45, 51, 64])
 def test_the_matches_are_those_of_one_search(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(windowed_search, "WINDOW", window)
     rng = random.Random(window)
@@ -49,8 +49,8 @@ def test_protected_parts_are_found_at_the_ends_of_windows(monkeypatch: pytest.Mo
     protection, rng = Protection(patterns=True), random.Random(0)
     texts = ["".join(rng.choices(_PARTS, k=100)) for _ in range(200)]
     expected = [list(protection.spans(text)) for text in texts]
-    monkeypatch.setattr(windowed_search, "WINDOW", 5000)
-    before = "prose without parts. " * 300
+    monkeypatch.setattr(windowed_search, "WINDOW", 8200)
+    before = "prose without parts. " * 385
     for text, spans in zip(texts, expected, strict=True):
         for cut in (0, 3, 17):
             moved = before[cut:]
@@ -67,3 +67,9 @@ def test_a_part_at_the_end_of_a_long_text_is_found() -> None:
     protection = Protection(patterns=True)
     assert not protection.may_apply(text)
     assert list(protection.spans(text + "{name}")) == [(len(text), len(text) + 6)]
+
+
+def test_characters_are_counted_in_windows() -> None:
+    text = "ab" * 5_000 + "a"
+    assert count_characters(re.compile("[ac]"), text) == 5_001
+    assert count_characters(re.compile("[ac]"), "") == 0

@@ -21,6 +21,7 @@ from server.operations.translating.pivot_text import PivotText
 from server.text.languages.language_codes import parse_language
 from server.text.languages.sentences import LIST_ITEM, SENTENCE_ENDS, Sentence, is_next_item, split_sentences
 from server.text.markup.protected import SYMBOL, numbers_differ
+from server.text.windowed_search import count_characters
 from server.word_bounds import UNSPACED as UNSPACED_CHARACTER
 
 Flag = Literal["numbers", "loop", "language", "tags"]
@@ -263,7 +264,7 @@ def max_segments(text: str, limit: int, is_markup: bool) -> int:
     has at least `limit / 16`.
     """
     ends = sum(map(text.count, SENTENCE_ENDS)) + (
-        text.count(">") - text.count("><") + text.count("&") + len(SYMBOL.findall(text)) if is_markup else 0
+        text.count(">") - text.count("><") + text.count("&") + count_characters(SYMBOL, text) if is_markup else 0
     )
     return max(1, min(len(text), 2 + ends + 16 * len(text) // max(limit, 1)))
 
