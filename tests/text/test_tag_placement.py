@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import re
-from itertools import pairwise
+from collections.abc import Iterator
+from itertools import count, pairwise
 
 import numpy as np
 import pytest
@@ -123,3 +125,43 @@ def test_words_of_a_script_without_spaces_are_its_tokens(pieces: list[str]) -> N
         weights[row, column] = 1
     alignment = TokenAlignment(spans(SOURCE), list(pairwise(edges)), weights)
     assert place_tags(target, SOURCE, [tag("red", "b")], alignment, lambda text: text) == "私は<b>赤い</b>家が好き"
+
+
+def random_tags(rng: random.Random, start: int, end: int, names: Iterator[int], depth: int = 0) -> list[InlineTag]:
+    """Nested elements, atoms and line breaks in a range of a source text. Each has its own number."""
+    found = []
+    while start < end and rng.random() < 0.8:
+        first = rng.randint(start, end)
+        start = rng.randint(first, end)
+        space_before, space_after = rng.random() < 0.5, rng.random() < 0.5
+        name = next(names)
+        if rng.random() < 0.3:
+            start = rng.choice([first, start])
+            atom = rng.choice([f"<x{name}/>", f'<br id="{name}"/>']) if start == first else f"<x{name}/>"
+            found.append(InlineTag(first, start, atom, "", True, [], space_before, space_after))
+            continue
+        inner = random_tags(rng, first, start, names, depth + 1) if depth < 3 else []
+        found.append(InlineTag(first, start, f"<g{name}>", f"</g{name}>", False, inner, space_before, space_after))
+    return found
+
+
+def test_each_element_and_atom_occurs_once_and_nested() -> None:
+    """Whatever the attention and however short the translation is."""
+    rng, weights = random.Random(0), np.random.default_rng(0)
+    words = ["a", "bb", "ccc", "dd,", "e.", "f1", "gg", "hh", "(ii)", "12", "3.5", "j'k", "ll-mm"]
+    for _ in range(2000):
+        source, target = (" ".join(rng.choices(words, k=rng.randint(1 - target, 8 - 3 * target))) for target in (0, 1))
+        names = count()
+        tags = random_tags(rng, 0, len(source), names)
+        attention_of = weights.random((len(spans(target)), len(spans(source)) + 1), np.float32) ** rng.choice([1, 8])
+        alignment = TokenAlignment([*spans(source), (0, 0)], spans(target), attention_of)
+        marked = place_tags(target, source, tags, rng.choice([alignment, None]), lambda text: text)
+        path: list[str] = []
+        found = []
+        for is_end, kind, name in re.findall(r'<(/?)(g|x|br id=")(\d+)', marked):
+            if is_end:
+                assert path.pop() == name, marked
+                continue
+            found.append(int(name))
+            path += [name] if kind == "g" else []
+        assert not path and sorted(found) == list(range(next(names))), marked
