@@ -200,7 +200,7 @@ class ModelRegistry:
         await self.load(model)
 
     async def unload(self, model: DeclaredModel) -> None:
-        """Unload a model. Waits until its running requests have ended and its memory is free.
+        """Unload a model as soon as its running requests have ended. Returns when its memory is free.
 
         Returns at once if the model is in another state, even if it is being loaded or unloaded.
         Used when the operator asks for it; log and metrics show this reason.

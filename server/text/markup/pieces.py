@@ -81,7 +81,7 @@ def _end_of_note(pieces: Sequence[Piece], start: int) -> int:
 
 
 def joined_atoms(pieces: list[Piece]) -> list[Piece]:
-    """Replace each inline element without text, and neighbouring atoms without text, by one atom.
+    """Join neighbouring atoms without text to one atom. An inline element without text becomes an atom, too.
 
     White space inside such an element still separates words: a text piece with one space, and no characters of the
     document, is put before the atom.
@@ -129,9 +129,9 @@ def _joined_neighbours(pieces: Sequence[Piece]) -> Iterator[Piece]:
 
 
 def spaced_breaks(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Put a text piece with one space, and no characters of the document, after each line break without white space.
+    """Put a space after each line break that touches the words around it, so that the model reads two words.
 
-    The space separates the words around the line break for the model.
+    The space is a text piece without characters of the document.
     """
     is_spaced, last = True, None
     for piece in pieces:

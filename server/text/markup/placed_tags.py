@@ -64,7 +64,7 @@ class PlacedTag:
 
     @property
     def is_point(self) -> bool:
-        """Whether this is an atom without text, or an element without text around an atom."""
+        """Whether the tag shows something without a word of the translation: an atom, or an element around an atom."""
         return self.first == self.last and (self.tag.is_atom or any(tag.is_atom for tag in all_tags(self.tag.children)))
 
 

@@ -80,7 +80,7 @@ def proportional_alignment(source: str, target: str) -> TokenAlignment:
 
 
 def _anchors(source: str, target: str, read: Sequence[Span], written: Sequence[Span]) -> list[tuple[float, float]]:
-    """Find the longest sequence of words that occur once in each text and have the same order in both.
+    """Find words that are the same in both texts: the longest sequence, in one order, of words that occur only once.
 
     read, written: (start, end) of the words in the source and in the target.
     Returns (position in the source, position in the target) for the middle of each word, counted in words.

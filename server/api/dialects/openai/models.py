@@ -1,4 +1,4 @@
-"""`GET /v1/models` and `GET /v1/models/{model}`: the models in OpenAI's format."""
+"""List the models in OpenAI's format: `GET /v1/models` and `GET /v1/models/{model}`."""
 
 from __future__ import annotations
 
