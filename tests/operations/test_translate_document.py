@@ -11,6 +11,7 @@ import pytest
 from server.operations.pools import Pools
 from server.operations.translating import translate_document as module
 from server.text.documents.units import TextUnit
+from server.text.markup.markup_options import MarkupOptions
 
 
 async def test_each_portion_holds_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,3 +48,14 @@ def test_the_portions_that_begin_together_have_different_sizes() -> None:
     sizes = [len(portion) for portion in portions]
     assert sizes[:4] == [13, 26, 40, 40] and max(sizes) == 40
     assert [len(portion) for portion in module._portions([TextUnit("a" * 9000)] * 2)] == [1, 1]
+
+
+def test_tags_do_not_make_portions_smaller_unless_they_are_long() -> None:
+    def sizes(opening: str) -> list[int]:
+        markup = MarkupOptions("xml")
+        units = [TextUnit(f"{opening}{place:04d}</g>" + "a" * 96, markup) for place in range(120)]
+        return [len(portion) for portion in module._portions(units)]
+
+    assert sizes('<g id="0">') == [13, 26, 40, 40, 1]
+    long = sizes(f'<g id="{"0" * 900}">')
+    assert max(long) == 15 and sum(long) == 120

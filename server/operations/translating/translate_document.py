@@ -22,10 +22,10 @@ from server.operations.translating.translate import TranslateSpec, translate
 from server.operations.translating.translation_models import choose_path
 from server.text.documents.units import TextUnit
 
-PORTION_CHARACTERS = 4_000
+PORTION_CHARACTERS, PORTION_CHARACTERS_WITH_TAGS = 4_000, 16_000
 PORTION_UNITS = 64
 """Maximum characters and texts of a portion, which is about 40 sentences; a longer text is a portion by itself. Other
-requests may have to wait for one portion."""
+requests may have to wait for one portion. Tags count only for the second limit, because they add few steps."""
 PORTIONS_AT_ONCE = 3
 """Number of a document's portions in progress. With three, the steps of the engine stay full
 while one of them ends."""
@@ -165,23 +165,34 @@ def _portions(units: Sequence[TextUnit]) -> Iterator[list[int]]:
     of the engine while one ends.
     """
     portion: list[int] = []
-    size = num_portions = 0
+    size = size_with_tags = num_portions = 0
     for place in sorted(range(len(units)), key=lambda place: _has_tags(units[place])):
         unit = units[place]
+        size += _visible_characters(unit)
+        size_with_tags += len(unit.text)
         share = min(1.0, (num_portions + 1) / PORTIONS_AT_ONCE)
-        is_full = len(portion) >= share * PORTION_UNITS or size + len(unit.text) > share * PORTION_CHARACTERS
+        is_full = (
+            len(portion) >= share * PORTION_UNITS
+            or size > share * PORTION_CHARACTERS
+            or size_with_tags > share * PORTION_CHARACTERS_WITH_TAGS
+        )
         kind = (unit.markup, _has_tags(unit))
         if portion and (is_full or (units[portion[0]].markup, _has_tags(units[portion[0]])) != kind):
             yield portion
-            portion, size, num_portions = [], 0, num_portions + 1
+            portion, num_portions = [], num_portions + 1
+            size, size_with_tags = _visible_characters(unit), len(unit.text)
         portion.append(place)
-        size += len(unit.text)
     if portion:
         yield portion
 
 
 def _has_tags(unit: TextUnit) -> bool:
     return unit.markup is not None and "<" in unit.text
+
+
+def _visible_characters(unit: TextUnit) -> int:
+    """Number of characters of a text without its tags."""
+    return len(_TAG.sub("", unit.text)) if _has_tags(unit) else len(unit.text)
 
 
 async def _translated(
