@@ -12,7 +12,7 @@ from server.text.markup.markup_options import MarkupOptions
 from server.text.markup.markup_sentences import MarkedSentence, sentences
 from server.text.markup.placed_tags import InlineTag, PlacedTag, compose
 from server.text.markup.protected import Protection
-from server.text.markup.tag_placement import TokenAlignment
+from server.text.markup.unit_attention import TokenAlignment
 
 HTML = MarkupOptions("html")
 ICON = '<i class="fa"></i>'

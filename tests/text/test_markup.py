@@ -22,8 +22,8 @@ from server.text.markup.markup import plain_text
 from server.text.markup.markup_options import MAX_TAGS, MarkupOptions
 from server.text.markup.markup_sentences import MarkedSentence, sentences
 from server.text.markup.markup_tokens import VOID_TAGS, MarkupError, tokens
-from server.text.markup.tag_placement import TokenAlignment
 from server.text.markup.tag_rules import BLOCK_TAGS, MAX_DEPTH
+from server.text.markup.unit_attention import TokenAlignment
 
 HTML, XML = MarkupOptions("html"), MarkupOptions("xml")
 INLINE = st.sampled_from(["b", "i", 'a href="x?a=1&amp;b"', "span class='c'", "code", "em translate=no"])

@@ -21,7 +21,7 @@ from server.text.markup.markup_options import MarkupOptions
 from server.text.markup.markup_sentences import sentences
 from server.text.markup.protected import Protection, numbers_differ
 from server.text.markup.protected_patterns import HINT, HINT_CHARACTERS, PATTERNS, PartPattern
-from server.text.markup.tag_placement import TokenAlignment
+from server.text.markup.unit_attention import TokenAlignment
 
 KNOWN = Protection(patterns=True)
 KEPT = """

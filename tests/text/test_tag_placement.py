@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from server.text.markup.placed_tags import InlineTag
-from server.text.markup.tag_placement import TokenAlignment, place_tags
+from server.text.markup.tag_placement import place_tags
+from server.text.markup.unit_attention import TokenAlignment
 
 SOURCE = "We like the red house ."
 TARGET = "Nous aimons la maison rouge ."

@@ -23,7 +23,8 @@ from server.text.markup.markup_sentences import MarkedSentence, escape, sentence
 from server.text.markup.markup_tokens import MarkupError
 from server.text.markup.placed_tags import InlineTag, all_tags
 from server.text.markup.shown_tags import restored, shown, with_parts, without_tags
-from server.text.markup.tag_placement import TokenAlignment, place_tags, proportional_alignment
+from server.text.markup.tag_placement import place_tags, proportional_alignment
+from server.text.markup.unit_attention import TokenAlignment
 
 
 @dataclass(kw_only=True)

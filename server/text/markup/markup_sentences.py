@@ -16,7 +16,8 @@ from server.text.markup.markup import InlineElement, TaggedText, parse
 from server.text.markup.markup_options import MarkupOptions
 from server.text.markup.markup_tokens import MarkupKind
 from server.text.markup.placed_tags import InlineTag
-from server.text.markup.tag_placement import TokenAlignment, place_tags
+from server.text.markup.tag_placement import place_tags
+from server.text.markup.unit_attention import TokenAlignment
 
 _SPACE = re.compile(r"[ \t\n\r\f]")
 _COLLAPSIBLE = re.compile(r"[ \t\n\r\f]{2}|[\t\n\r\f]")
@@ -324,7 +325,7 @@ def _cut_at_symbols(
             if text and following.strip():
                 yield _SentenceSpan(start, start + len(text), "")
                 start = place + len(following) - len(following.lstrip())
-        yield replace(span, start=start)
+        yield _SentenceSpan(start, span.end, span.separator)
 
 
 def _separates(element: InlineElement, text: str, is_frequent: Callable[[str], bool]) -> bool:
@@ -371,9 +372,10 @@ def _joined(spans: Sequence[_SentenceSpan], run: TaggedText, fits: Callable[[str
         group.append(span)
         depth += change
         if not depth:
-            whole = replace(group[-1], start=group[0].start)
-            is_one = len(group) == 1 or fits(_collapse(run.text, whole.start, whole.end)[0])
-            found += [whole] if is_one else group
+            if len(group) > 1:
+                whole = replace(group[-1], start=group[0].start)
+                group = [whole] if fits(_collapse(run.text, whole.start, whole.end)[0]) else group
+            found += group
             group = []
     return found
 

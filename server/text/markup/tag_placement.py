@@ -16,23 +16,17 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from server.text.markup.placed_tags import InlineTag, PlacedTag, Span, compose, with_breaks_in_order
+from server.text.markup.unit_attention import TokenAlignment, UnitAttention
 from server.word_bounds import UNSPACED, is_word_character
 
 MIN_MASS = 0.25
 """Least share of a word's attention on an element's text for which the element may go around this single word."""
-_MIN_ATTENTION = 0.05
-"""Least attention of a translated word on the words of the source, for the word to be aligned with them.
-
-A word with less has nearly all of its attention on special tokens.
-"""
 _WORD = re.compile(r"\w+(?:[’'.,:\-‐‑/·]\w+)*")
 """A word with the marks inside it: J'ai, well-known, 3.5."""
 _SAME_MARK = 0.5
@@ -41,20 +35,6 @@ _SAME_MARK = 0.5
 It counts twice if there is no white space between the mark and the atom.
 """
 _UNIT = re.compile(r"\w+|[^\w\s]")
-
-
-@dataclass(frozen=True)
-class TokenAlignment:
-    """Attention weights from each token of a translation to each token of its source.
-
-    source, target: (start, end) of each token in the source text or the translation, as character indices; (0, 0) for
-        special tokens.
-    weights: [target tokens, source tokens], float32.
-    """
-
-    source: Sequence[Span]
-    target: Sequence[Span]
-    weights: npt.NDArray[np.float32]
 
 
 def proportional_alignment(source: str, target: str) -> TokenAlignment:
@@ -124,6 +104,8 @@ def place_tags(
         without text. They and the atoms whose text is not in the translation stay at the start, or are put at the end.
     escape: turns characters into markup.
     """
+    if not tags:
+        return escape(translation)
     placement = _Placement(translation, source, alignment, escape)
     placed = with_breaks_in_order(placement.layout(tags, 0, len(placement.units)), tags)
     return "".join(compose(placed, placement.units, translation, 0, len(translation), escape))
@@ -142,22 +124,15 @@ class _Placement:
         self.translation = translation
         self.source = source
         self.units = list(_units(translation, [start for start, _ in alignment.target] if alignment else []))
-        self._is_aligned = alignment is not None
-        self._tokens = alignment.source if alignment else []
-        self._shares = _attention_shares(self.units, alignment) if alignment else np.zeros((len(self.units), 0))
+        self._attention = UnitAttention(self.units, alignment) if alignment else None
 
     @cached_property
     def _inner_gaps(self) -> frozenset[int]:
         return _inner_gaps(self.translation, self.units)
 
-    def mass(self, start: int, end: int) -> npt.NDArray[np.float64]:
+    def mass(self, start: int, end: int) -> list[float]:
         """For each unit, the share (0 to 1) of its attention that is on the characters [start, end) of the source."""
-        inside = [
-            (min(end, last) - max(start, first)) / (last - first) if first < end and last > start else 0.0
-            for first, last in self._tokens
-        ]
-        mass: npt.NDArray[np.float64] = self._shares @ np.array(inside)
-        return mass
+        return [0.0] * len(self.units) if self._attention is None else self._attention.shares(start, end)
 
     def layout(self, tags: Sequence[InlineTag], first: int, last: int) -> list[PlacedTag]:
         """Place sibling tags, and the tags inside them, within the units [first, last). Returns them in order."""
@@ -238,7 +213,7 @@ class _Placement:
 
         free: ranges of units that have no tag yet.
         """
-        mass: list[float] = self.mass(tag.start, tag.end).tolist()
+        mass = self.mass(tag.start, tag.end)
         best, best_sum = None, 0.0
         for first, last in free:
             start, total = first, 0.0
@@ -263,7 +238,7 @@ class _Placement:
         free: ranges of units that have no tag yet.
         """
         gaps = sorted({gap for first, last in free for gap in range(first, last + 1)} - self._inner_gaps)
-        if not self._is_aligned or not gaps:
+        if self._attention is None or not gaps:
             return None
         gap = self._gap(tag, gaps)
         return next(
@@ -299,7 +274,7 @@ class _Placement:
             if first is not None and last is not None and any(lo <= first and last <= hi for lo, hi in free):
                 found.append((first, last))
         mass = self.mass(tag.start, tag.end)
-        return max(found, key=lambda span: float(mass[span[0] : span[1]].sum()), default=None)
+        return max(found, key=lambda span: sum(mass[span[0] : span[1]]), default=None)
 
     def _gap(self, tag: InlineTag, gaps: Sequence[int]) -> int:
         """Choose the gap between two units in which a tag without text goes. Gap n is before unit n.
@@ -315,7 +290,7 @@ class _Placement:
         preceding = next((word for word in reversed(words) if word.end() <= tag.start), None)
         if following is None or preceding is None or len(gaps) == 1:
             return gaps[-1] if following is None else gaps[0]
-        if not self._is_aligned:
+        if self._attention is None:
             return gaps[-1]
         after, before = (self.mass(word.start(), word.end()) for word in (following, preceding))
         touches_before = not tag.space_before and tag.space_after
@@ -354,20 +329,6 @@ def _units(text: str, token_starts: Sequence[int]) -> Iterator[Span]:
         inside = [cut for cut in cuts if match.start() < cut < match.end()] if cuts else []
         edges = [match.start(), *inside, match.end()]
         yield from pairwise(edges)
-
-
-def _attention_shares(units: Sequence[Span], alignment: TokenAlignment) -> npt.NDArray[np.float64]:
-    """Return [units, source tokens], float64: the share of each unit's attention on each token of the source text.
-
-    Special tokens of the source are left out. All zeros for units with too little attention on the source.
-    """
-    own, read = np.array(units).reshape(-1, 2), np.array(alignment.target).reshape(-1, 2)
-    overlaps = ((own[:, :1] < read[:, 1]) & (own[:, 1:] > read[:, 0])).astype(np.float64)
-    attention = overlaps @ alignment.weights
-    attention *= [end > start for start, end in alignment.source]
-    totals = attention.sum(1, keepdims=True)
-    attention /= np.where(totals >= _MIN_ATTENTION, totals, np.inf)
-    return attention
 
 
 def _inner_gaps(text: str, units: Sequence[Span]) -> frozenset[int]:
