@@ -4,11 +4,11 @@
     python -m benchmarks.documents --sentences 600 --rounds 1 --tagged 3
 
 A paragraph has three sentences. By default, two sentences of every paragraph contain formatting: one word of the first,
-two words of the second. The demo translator translates the document as HTML, as a Word file and as plain text
-(`POST /translate_file`), and the same paragraphs with `POST /translate`: as plain texts (`calls`) and with the
-formatting as HTML tags (`tagged`). Placing tags takes a second pass of the model over each sentence that has some. The
-server divides a document into portions; the calls of `/translate` have the size of these portions, and the same number
-of calls is in progress at once.
+two words of the second. The demo translator, or the checkpoint `--model`, translates the document as HTML, as a Word
+file and as plain text (`POST /translate_file`), and the same paragraphs with `POST /translate`: as plain texts
+(`calls`) and with the formatting as HTML tags (`tagged`). Placing tags takes a second pass of the model over each
+sentence that has some. The server divides a document into portions; the calls of `/translate` have the size of these
+portions, and the same number of calls is in progress at once.
 
 The speed of a machine changes by half within minutes. So each round measures every kind of file, and `tagged`, right
 after `calls`, in every second round right before, and divides by the cost of these calls. The table has medians over
@@ -279,6 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sentences", type=int, default=4_500)
     parser.add_argument("--tagged", type=int, default=2, help="sentences of each paragraph with formatting (0 to 3)")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--model", type=Path, default=MODEL, help="checkpoint that translates from English to French")
     parser.add_argument("--kinds", nargs="+", default=["html", "docx", "txt"], choices=["html", "docx", "txt"])
     options = parser.parse_args(arguments)
 
@@ -286,7 +287,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kinds = ("tagged", *options.kinds)
     pairs: dict[str, list[tuple[Cost, Cost]]] = {kind: [] for kind in kinds}
     differing = 0
-    with serving(str(MODEL), "--no-access-log", "--max-timeout-seconds", "3600") as url:
+    with serving(str(options.model), "--no-access-log", "--max-timeout-seconds", "3600") as url:
         warm = Client(url, found[:40])
         for kind in ("html", "docx"):  # starts the process that reads documents
             warm.document(f"a.{kind}")
