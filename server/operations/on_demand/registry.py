@@ -80,7 +80,7 @@ class ModelRegistry:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes that are counted for all models together: on each CUDA device, or on the machine with a CPU."""
+        """Memory that is counted for all models together, in bytes: on each CUDA device, or of the machine with a CPU."""
         return self._loader.used_bytes
 
     def about(self) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class ModelRegistry:
             raise InvalidRequest("another model has this name; leave out `source` to load that one", "source")
 
     async def resolve_adapter(self, model: DeclaredModel, source: str) -> str:
-        """Directory of an adapter for a model. source: path or hub id. Raises InvalidRequest if it cannot be found."""
+        """Find the directory of an adapter. source: its path or hub id. Raises InvalidRequest if it cannot be found."""
         return await self._sources.adapter(model, source)
 
     async def descriptions(self) -> list[tuple[DeclaredModel, Description]]:

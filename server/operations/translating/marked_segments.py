@@ -1,4 +1,4 @@
-"""Segments of texts with tags or protected parts. Translations get the tags and parts of their source back.
+"""Sentences with tags or protected parts, and their translations, which get the same tags and parts.
 
 Attention between source and translation decides where an inline tag or protected part goes.
 """

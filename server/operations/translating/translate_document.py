@@ -25,7 +25,7 @@ from server.text.documents.units import TextUnit
 PORTION_CHARACTERS, PORTION_CHARACTERS_WITH_TAGS = 4_000, 16_000
 PORTION_UNITS = 64
 """Maximum characters and texts of a portion, which is about 40 sentences; a longer text is a portion by itself. Other
-requests may have to wait for one portion. Tags count only for the second limit, because they add few steps."""
+requests may have to wait for one portion. Tags count only for the limit with tags, because they hardly add work."""
 PORTIONS_AT_ONCE = 3
 """Number of a document's portions in progress. With three, the steps of the engine stay full
 while one of them ends."""
@@ -66,7 +66,7 @@ class DocumentSpec:
         return sum(len(unit.text) for unit in self.units)
 
     def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the work for detecting the language, for admission. Each portion is admitted separately."""
+        """Upper bounds of the work for detecting the document's language. Each portion has a cost of its own."""
         return Cost(min(self.num_characters, DETECTED_CHARACTERS), 0, 0)
 
 
@@ -167,21 +167,20 @@ def _portions(units: Sequence[TextUnit]) -> Iterator[list[int]]:
     portion: list[int] = []
     size = size_with_tags = num_portions = 0
     for place in sorted(range(len(units)), key=lambda place: _has_tags(units[place])):
-        unit = units[place]
-        size += _visible_characters(unit)
-        size_with_tags += len(unit.text)
+        unit, visible = units[place], _visible_characters(units[place])
         share = min(1.0, (num_portions + 1) / PORTIONS_AT_ONCE)
         is_full = (
             len(portion) >= share * PORTION_UNITS
-            or size > share * PORTION_CHARACTERS
-            or size_with_tags > share * PORTION_CHARACTERS_WITH_TAGS
+            or size + visible > share * PORTION_CHARACTERS
+            or size_with_tags + len(unit.text) > share * PORTION_CHARACTERS_WITH_TAGS
         )
         kind = (unit.markup, _has_tags(unit))
         if portion and (is_full or (units[portion[0]].markup, _has_tags(units[portion[0]])) != kind):
             yield portion
-            portion, num_portions = [], num_portions + 1
-            size, size_with_tags = _visible_characters(unit), len(unit.text)
+            portion, size, size_with_tags, num_portions = [], 0, 0, num_portions + 1
         portion.append(place)
+        size += visible
+        size_with_tags += len(unit.text)
     if portion:
         yield portion
 

@@ -248,7 +248,7 @@ class _RunSentences:
 
 @dataclass(frozen=True)
 class _SentenceSpan:
-    """A sentence of a run.
+    """The place of a sentence in a run, which is a text with inline tags.
 
     start, end: range in the run's text, as character indices. separator: space to write after its translation.
     """

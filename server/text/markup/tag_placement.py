@@ -135,7 +135,10 @@ class _Placement:
         return [0.0] * len(self.units) if self._attention is None else self._attention.shares(start, end)
 
     def layout(self, tags: Sequence[InlineTag], first: int, last: int) -> list[PlacedTag]:
-        """Place sibling tags, and the tags inside them, within the units [first, last). Returns them in order."""
+        """Place sibling tags, and the tags inside them, among the words and marks [first, last) of the translation.
+
+        Returns them in order.
+        """
         waiting = list(reversed(tags))
         placed: list[PlacedTag] = []
         points: list[InlineTag] = []
