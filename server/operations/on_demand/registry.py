@@ -80,7 +80,7 @@ class ModelRegistry:
 
     @property
     def used_bytes(self) -> int:
-        """Memory that is counted for all models together, in bytes: on each CUDA device, or of the machine with a CPU."""
+        """Memory counted for all models together, in bytes: on each CUDA device, or of the machine with a CPU."""
         return self._loader.used_bytes
 
     def about(self) -> dict[str, Any]:
