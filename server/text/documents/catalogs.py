@@ -33,19 +33,43 @@ class PoDocument(Document):
     messages: list[tuple[Any, int]] = field(default_factory=list)
 
     def write(self, translations: Sequence[str], target_lang: str) -> bytes:
-        plurals, _ = self.store.getheaderplural()
+        forms = self._complete_header(target_lang)
         at = 0
         for message, count in self.messages:
             found = list(translations[at : at + count])
             at += count
-            forms = int(plurals) if count > 1 and _PLURALS.fullmatch(str(plurals)) else count
-            message.target = [found[0], *[found[-1]] * (forms - 1)] if count > 1 else found[0]
+            # A language with one form uses it for all numbers, so the form needs the number that the plural shows.
+            plurals = [found[0], *[found[-1]] * (forms - 1)] if forms > 1 else [found[-1]]
+            message.target = plurals if count > 1 else found[0]
+            message.markfuzzy(False)
+            message.prev_source, message.prev_context = None, ""
         return bytes(self.store)
+
+    def _complete_header(self, target_lang: str) -> int:
+        """Add the language and its plural forms to a header that lacks them, as that of a template does.
+
+        Returns the number of plural forms, 2 if neither the header nor the language tells it.
+        """
+        from translate.lang.factory import getlanguage
+
+        stated = str(self.store.getheaderplural()[0])
+        if self.store.header() is None:
+            return 2
+        if not self.store.parseheader().get("Language"):
+            self.store.updateheader(Language=target_lang.replace("-", "_"))
+        if _PLURALS.fullmatch(stated):
+            return int(stated)
+        language = getlanguage(target_lang.replace("-", "_"))
+        if not language.nplurals:
+            return 2
+        self.store.updateheaderplural(language.nplurals, language.pluralequation)
+        return int(language.nplurals)
 
 
 def read_po(data: bytes) -> Document:
-    """Parse a gettext catalogue. Only messages without a translation become units.
+    """Parse a gettext catalogue. Messages without a translation, and fuzzy ones, become units.
 
+    A fuzzy message has the translation of a similar message, which programs do not show.
     Raises DocumentError for a file that is no catalogue, or has too many messages.
     """
     from translate.storage.pypo import pofile

@@ -10,7 +10,8 @@ from server.text.documents.catalogs import read_po, read_xliff
 from server.text.documents.markdown import read_markdown
 from server.text.documents.office import read_office
 from server.text.documents.opendocument import read_opendocument
-from server.text.documents.plain import read_json, read_subtitles, read_text
+from server.text.documents.plain import read_json, read_text
+from server.text.documents.subtitles import read_subtitles
 from server.text.documents.units import Document, DocumentError
 from server.text.documents.web import read_epub, read_html
 

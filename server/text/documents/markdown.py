@@ -6,6 +6,7 @@ The texts of paragraphs, headings, list items, table cells and links are transla
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from server.text.documents.inline import Fragment, text_of
@@ -15,9 +16,12 @@ from server.text.markup.line_breaks import BREAK_TAG
 
 _FENCE = re.compile(r"\s*(?:>\s?)*(`{3,}|~{3,}|\$\$(?!.*\$\$))")
 _RULE = re.compile(r"\s*(?:[-*_=]\s*){3,}$|\s*=+\s*$|\s*-+\s*$")
-_DEFINITION = re.compile(r"\s{0,3}\[(?!\^)[^\]]+\]:\s*\S")
-_DIRECTIVE = re.compile(r"\s*(?::{3,}|!!!\s|\?{3}\+?\s|(?:>\s*)+\[![A-Za-z]+\][+-]?\s*$)")
-"""A line that opens or closes a container (Docusaurus), or opens an admonition (MkDocs) or an alert (GitHub)."""
+_DEFINITION = re.compile(r"\s{0,3}\[(?!\^)(?P<label>[^\]]+)\]:\s*\S")
+_DIRECTIVE = re.compile(
+    r"\s*(?::{3,}|!!!\s|\?{3}\+?\s|(?:>\s*)+\[![A-Za-z]+\][+-]?\s*$|\[\[?_?toc_?\]?\]\s*$|\{:[^{}]{1,200}\}\s*$)", re.I
+)
+"""A line that opens or closes a container (Docusaurus), opens an admonition (MkDocs) or an alert (GitHub), stands for
+a table of contents, or has attributes of a block (kramdown)."""
 _TABLE_RULE = re.compile(r"\s*(?:\|\s*)?:?-+:?\s*(?:\|\s*(?:(?::?-+:?|::?)\s*)?)+$")
 """The line of dashes and bars below the header of a table.
 
@@ -36,8 +40,11 @@ _INLINE = re.compile(
     (?P<code>(`+)(?!`).+?(?<!`)\2(?!`)) | (?P<kept>\$\$[^$\n]{1,400}\$\$ | \$(?=[^\s$])[^$\n]{1,400}(?<=[^\s$])\$(?!\d)
       | !\[[^\]]*\](?:\([^()\s]*(?:\s+"[^"]*")?\)|\[[^\]]*\])
       | <[a-zA-Z][a-zA-Z+.-]*:[^<>\s]*> | </?[a-zA-Z][^<>]{0,400}> | <!--.*?--> | \[\^[^\]]+\]
+      | !?\[\[[^\[\]|\n]{1,200}\]\](?!\() | (?<!\{)\{:?[ ]?[\#.][\w:.-][^{}\n]{0,200}\} | (?<!\{)\{:[^{}\n]{1,200}\}
       | \S{0,100}\\[!-/:-@[-`{-~]\S* | &\#?\w{1,31}; | (?:[ ]{2,}|\\)\n)
-    | \[(?P<link>[^\[\]]+)\](?P<target>\([^()\s]*(?:\s+"[^"]*")?\)|\[[^\[\]]*\])
+    | \[(?P<link>[^\[\]]+)\](?P<target>\([^()\s]*(?:\s+"[^"]*")?\)|\[[^\[\]]+\])
+    | \[(?P<label>[^\[\]]+)\](?:\[\])?
+    | \[\[(?P<page>[^\[\]|\n]{1,200})\|(?P<alias>[^\[\]\n]+)\]\]
     | (?P<mark>\*\*\*|\*\*|\*|~~)(?=[^\s*~])(?P<marked>.+?)(?<=[^\s*~])(?P=mark)(?![*])
     | (?<!\w)(?P<line>__|_)(?=[^\s_])(?P<lined>.+?)(?<=[^\s_])(?P=line)(?!\w)
     """,
@@ -50,12 +57,19 @@ _FIRST_LETTER = re.compile(r"[\s*_~\[(\"'“«]*([^\W\d_])")
 
 @dataclass
 class MarkdownDocument(TextDocument):
-    """A Markdown file. fragments: text of each unit, by the unit's index; None for a unit inside embedded HTML."""
+    """A Markdown file.
 
+    sources: each unit as it is written in the file, by the unit's index.
+    fragments: text of each unit; None for a unit inside embedded HTML.
+    """
+
+    sources: list[str] = field(default_factory=list)
     fragments: list[Fragment | None] = field(default_factory=list)
 
     def shown(self, place: int, translation: str) -> str:
         fragment = self.fragments[place]
+        if translation == self.units[place].text:
+            return self.sources[place]
         return translation if fragment is None else text_of(fragment.restored(translation))
 
 
@@ -74,6 +88,8 @@ class _Reader:
     def __init__(self, document: MarkdownDocument, lines: list[str]) -> None:
         self.document, self.lines, self.at = document, lines, 0
         self.in_list = False
+        defined = filter(None, map(_DEFINITION.match, lines))
+        self._labels = frozenset(_normalized(match["label"]) for match in defined)
         self._rows = range(0)
         self._is_table = False
 
@@ -151,7 +167,7 @@ class _Reader:
             if isinstance(part, str):
                 self.document.parts.append(part)
             else:
-                self._add(part, None)
+                self._add(part, part.text, None)
         self.at = end
 
     def _paragraph(self) -> None:
@@ -188,25 +204,44 @@ class _Reader:
         self.document.parts.append(text[:start])
         if core and any(map(str.isalpha, core)):
             fragment = Fragment()
-            _inline(core, fragment)
-            self._add(fragment.unit(), fragment)
+            _inline(core, fragment, self._labels)
+            self._add(fragment.unit(), core, fragment)
         else:
             self.document.parts.append(core)
         self.document.parts.append(text[start + len(core) :])
 
-    def _add(self, unit: TextUnit, fragment: Fragment | None) -> None:
+    def _add(self, unit: TextUnit, source: str, fragment: Fragment | None) -> None:
         self.document.parts.append(self.document.add(unit))
+        self.document.sources.append(source)
         self.document.fragments.append(fragment)
 
 
-def _inline(text: str, fragment: Fragment) -> None:
+def _normalized(label: str) -> str:
+    """A label of a link definition in the form in which labels are compared (CommonMark 0.31, section 4.7)."""
+    return " ".join(label.split()).casefold()
+
+
+def _markup(text: str, labels: frozenset[str]) -> Iterator[re.Match[str]]:
+    """Yield the inline markup of a text. Brackets around other texts than labels are no markup."""
+    at = 0
+    while (match := _INLINE.search(text, at)) is not None:
+        if match["label"] is None or _normalized(match["label"]) in labels:
+            yield match
+            at = match.end()
+        else:
+            at = match.start() + 1
+
+
+def _inline(text: str, fragment: Fragment, labels: frozenset[str]) -> None:
     """Add Markdown text to a fragment.
 
-    Emphasis and links become formatting. Code, formulas, images, HTML tags, URLs and escapes become objects without
-    text, as do line breaks.
+    Emphasis and links become formatting. Code, formulas, images, HTML tags, URLs, attributes in braces, links between
+    notes and escapes become objects without text, as do line breaks.
+
+    labels: labels of the file's link definitions, normalized.
     """
     at = 0
-    for match in _INLINE.finditer(text):
+    for match in _markup(text, labels):
         fragment.text(text[at : match.start()])
         at = match.end()
         if match["code"] or match["kept"]:
@@ -218,10 +253,14 @@ def _inline(text: str, fragment: Fragment) -> None:
             continue
         if match["link"]:
             opening, inner, closing = "[", match["link"], f"]{match['target']}"
+        elif match["label"]:  # the label is also the text of the link, which changes
+            opening, inner, closing = "[", match["label"], f"][{match['label']}]"
+        elif match["alias"]:
+            opening, inner, closing = f"[[{match['page']}|", match["alias"], "]]"
         else:
             opening = closing = match["mark"] or match["line"]
             inner = match["marked"] or match["lined"]
         fragment.open((opening, closing))
-        _inline(inner, fragment)
+        _inline(inner, fragment, labels)
         fragment.close()
     fragment.text(text[at:])

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from server.text.documents.archive import Archive
-from server.text.documents.runs import DRAWING, SHEET, WORD, RunFormat, RunParagraph
+from server.text.documents.runs import DRAWING, SHEET, STRICT, WORD, RunFormat, RunParagraph
 from server.text.documents.units import Document, DocumentError
 from server.text.documents.xml_tree import Element, local_name, parse_xml, xml_bytes
 
@@ -60,8 +60,10 @@ def read_office(data: bytes) -> Document:
         if names is None:
             continue
         root = document.roots[name] = parse_xml(archive.read(name))
+        if root.tag.startswith(STRICT):
+            names = names.in_strict_files()
         for element in _paragraphs(root, names):
-            if names is SHEET and "".join(element.itertext()) in columns:
+            if names.has_plain_texts and "".join(element.itertext()) in columns:
                 continue
             paragraph = RunParagraph(element, names)
             if paragraph.is_readable and paragraph.fragment.has_text:
@@ -76,7 +78,7 @@ def _paragraphs(root: Element, names: RunFormat) -> Iterator[Element]:
     root: XML of one part.
     """
     # A list, because reading a run moves its elements.
-    yield from list(root.iter("{*}si", "{*}is") if names is SHEET else root.iter(names.namespace + "p"))
+    yield from list(root.iter("{*}si", "{*}is") if names.has_plain_texts else root.iter(names.namespace + "p"))
 
 
 def _table_columns(archive: Archive) -> Iterator[str]:

@@ -40,12 +40,20 @@ class RunFormat(NamedTuple):
     namespace: XML namespace of the elements, in braces.
     first, last: names of elements that stay at the beginning, or at the end, of a paragraph.
     wrappers: names of elements that contain runs, such as links.
+    marks_spaces: whether a text that begins or ends with white space needs the attribute `xml:space`.
+    has_plain_texts: whether a text may stand without a run around it, as in a cell.
     """
 
     namespace: str
     first: frozenset[str]
     last: frozenset[str]
     wrappers: frozenset[str]
+    marks_spaces: bool = True
+    has_plain_texts: bool = False
+
+    def in_strict_files(self) -> RunFormat:
+        """The same format with the namespace of files of the kind "Strict Open XML" (ISO/IEC 29500-1)."""
+        return self._replace(namespace=_STRICT_NAMESPACES[self.namespace])
 
 
 WORD = RunFormat(
@@ -59,13 +67,22 @@ DRAWING = RunFormat(
     frozenset({"pPr"}),
     frozenset({"endParaRPr"}),
     frozenset(),
+    marks_spaces=False,
 )
 SHEET = RunFormat(
     "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}",
     frozenset(),
     frozenset({"rPh", "phoneticPr"}),
     frozenset(),
+    has_plain_texts=True,
 )
+STRICT = "{http://purl.oclc.org/ooxml/"
+"""How the namespaces of strict files begin, in braces."""
+_STRICT_NAMESPACES = {
+    WORD.namespace: STRICT + "wordprocessingml/main}",
+    DRAWING.namespace: STRICT + "drawingml/main}",
+    SHEET.namespace: STRICT + "spreadsheetml/main}",
+}
 
 
 class _Style(NamedTuple):
@@ -237,7 +254,7 @@ class RunParagraph:
         kept = [child for child in self._element if local_name(child) in self._names.first]
         last = [child for child in self._element if local_name(child) in self._names.last]
         del self._element[:]
-        is_plain_cell = self._names is SHEET and self._base is not None and not self._base.key
+        is_plain_cell = self._names.has_plain_texts and self._base is not None and not self._base.key
         if is_plain_cell and all(isinstance(node, str) for node in nodes):
             content = [self._text_element("".join([node for node in nodes if isinstance(node, str)]))]
         else:
@@ -276,7 +293,7 @@ class RunParagraph:
     def _text_element(self, text: str) -> Element:
         element = self._element.makeelement(self._names.namespace + "t")
         element.text = text
-        if self._names is not DRAWING and text != text.strip():
+        if self._names.marks_spaces and text != text.strip():
             element.set(SPACE, "preserve")
         return element
 

@@ -55,14 +55,16 @@ class TextDocument(Document):
 
     parts: content of the file in order; each part is text that stays, or the index of a unit in `units`.
     encoding: character encoding of the file.
+    unknown: how characters are written that the encoding lacks, a name of Python's error handlers.
     """
 
     parts: list[str | int] = field(default_factory=list)
     encoding: str = "utf-8"
+    unknown: str = "replace"
 
     def write(self, translations: Sequence[str], target_lang: str) -> bytes:
         found = [part if isinstance(part, str) else self.shown(part, translations[part]) for part in self.parts]
-        return "".join(found).encode(self.encoding, "replace")
+        return "".join(found).encode(self.encoding, self.unknown)
 
     def shown(self, place: int, translation: str) -> str:
         """Return the characters to write into the file for a translated unit. place: index of the unit."""

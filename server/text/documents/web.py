@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from server.text.documents.archive import Archive
+from server.text.documents.page_encoding import decoded_page
 from server.text.documents.units import Document, DocumentError, TextDocument, TextUnit, decoded
 from server.text.markup.markup import TaggedText, parse
 from server.text.markup.markup_options import MarkupOptions
@@ -45,8 +46,8 @@ def _unit(run: TaggedText, options: MarkupOptions) -> TextUnit:
 
 def read_html(data: bytes) -> Document:
     """Parse an HTML page. Raises DocumentError for an unknown encoding, and for too many tags or texts."""
-    text, encoding = decoded(data)
-    document = TextDocument(encoding=encoding)
+    text, encoding = decoded_page(data)
+    document = TextDocument(encoding=encoding, unknown="xmlcharrefreplace")
     _add_page(document, document.parts, text, HTML)
     return document
 

@@ -6,6 +6,7 @@ The tests write and check them with python-docx and similar packages, where thes
 from __future__ import annotations
 
 import io
+import zipfile
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ pytest.importorskip("lxml")
 from server.text.documents.units import DocumentError
 from server.text.documents.xml_tree import parse_xml
 from tests.text.documents.test_archives import zipped
-from tests.text.documents.translating import read, translated
+from tests.text.documents.translating import read, translated, upper
 
 TYPES = '<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types"/>'
 W = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
@@ -31,10 +32,12 @@ def word(paragraph: str) -> bytes:
     return zipped(**{"[Content_Types].xml": TYPES, "word/document.xml": f"<w:document {W}>{paragraph}</w:document>"})
 
 
-def body(data: bytes) -> str:
-    import zipfile
+def part_of(data: bytes, name: str = "word/document.xml") -> str:
+    return zipfile.ZipFile(io.BytesIO(data)).read(name).decode()
 
-    text = zipfile.ZipFile(io.BytesIO(data)).read("word/document.xml").decode()
+
+def body(data: bytes) -> str:
+    text = part_of(data)
     return text[text.index("<w:p>") : text.rindex("</w:document>")]
 
 
@@ -147,8 +150,6 @@ def test_a_cell_with_formatting() -> None:
     data = zipped(**{"[Content_Types].xml": TYPES, "xl/sharedStrings.xml": strings})
     document = read("a.xlsx", data)
     assert [unit.text for unit in document.units] == ['a <g id="0">b</g>', "c"]
-    import zipfile
-
     found = zipfile.ZipFile(io.BytesIO(translated("a.xlsx", data))).read("xl/sharedStrings.xml").decode()
     assert '<r><t xml:space="preserve">A </t></r><r><rPr><b/></rPr><t>B</t></r></si><si><t>C</t></si>' in found
 
@@ -181,6 +182,103 @@ def test_a_text_of_open_document() -> None:
     assert paragraphs[0] == "WE LIKE THE HOUSEiA NOTEa comment"
     assert [str(element) for element in found.getElementsByType(Span)] == ["LIKE"]
     assert found.getElementsByType(A)[0].getAttribute("href") == "https://example.com"
+
+
+OPEN_STYLES = """<o:automatic-styles>
+<s:style s:name="T1" s:family="text"><s:text-properties l:rsid="001"/></s:style>
+<s:style s:name="T2" s:family="text"><s:text-properties f:font-weight="bold" l:rsid="001"/></s:style>
+<s:style s:name="T3" s:family="text"><s:text-properties l:rsid="002" f:font-weight="bold" f:language="en"/></s:style>
+<s:style s:name="T4" s:family="text" s:parent-style-name="Quote"><s:text-properties l:rsid="001"/></s:style>
+<s:style s:name="P1" s:family="paragraph"><s:text-properties l:rsid="003"/></s:style>
+</o:automatic-styles>"""
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ('The <t:span t:style-name="T1">d</t:span>og <t:span t:style-name="T1">sleeps</t:span>.', "The dog sleeps."),
+        (
+            '<t:span t:style-name="T2">The d</t:span><t:span t:style-name="T3">og<t:tab/></t:span><t:span '
+            't:style-name="T2"> sleeps</t:span>.',
+            '<g id="0">The dog<br id="1"/> sleeps</g>.',
+        ),
+        (
+            '<t:span t:style-name="T2">a</t:span> <t:span t:style-name="T3">b</t:span>',
+            '<g id="0">a</g> <g id="1">b</g>',
+        ),
+        (
+            '<t:span t:style-name="T4">a</t:span><t:span t:style-name="Emphasis">b</t:span><t:span>c</t:span>',
+            '<g id="0">a</g><g id="1">b</g><g id="2">c</g>',
+        ),
+        (
+            '<t:span t:style-name="T1">a<t:span t:style-name="T2">b</t:span></t:span>'
+            '<t:span t:style-name="T3">c</t:span>d',
+            'a<g id="0">bc</g>d',
+        ),
+    ],
+)
+def test_spans_of_open_document_that_look_alike_are_one_text(content: str, text: str) -> None:
+    """Programs divide a text into spans that differ in the number of the editing session alone."""
+    names = "".join(
+        f' xmlns:{prefix}="urn:oasis:names:tc:opendocument:xmlns:{name}:1.0"'
+        for prefix, name in {"t": "text", "o": "office", "s": "style", "f": "xsl-fo-compatible"}.items()
+    )
+    xml = (
+        f'<o:document-content{names} xmlns:l="http://openoffice.org/2009/office">{OPEN_STYLES}<o:body>'
+        f"<t:p>{content}</t:p></o:body></o:document-content>"
+    )
+    data = zipped(**{"META-INF/manifest.xml": "<m/>", "content.xml": xml})
+    assert [unit.text for unit in read("a.odt", data).units] == [text]
+
+
+def test_a_strict_file_keeps_its_namespace() -> None:
+    """Word and Excel can save files in the strict variant of the standard, which has other namespaces."""
+    strict = "http://purl.oclc.org/ooxml/wordprocessingml/main"
+    xml = (
+        f'<w:document xmlns:w="{strict}"><w:body><w:p><w:r><w:t>a </w:t></w:r>'
+        "<w:r><w:rPr><w:b/></w:rPr><w:t>b</w:t></w:r></w:p></w:body></w:document>"
+    )
+    found = part_of(translated("a.docx", zipped(**{"[Content_Types].xml": TYPES, "word/document.xml": xml})))
+    assert found.count(strict) == 1 and "schemas.openxmlformats.org" not in found
+    assert '<w:t xml:space="preserve">A </w:t></w:r><w:r><w:rPr><w:b/></w:rPr><w:t>B</w:t>' in found
+    strict = "http://purl.oclc.org/ooxml/spreadsheetml/main"
+    strings = f'<sst xmlns="{strict}"><si><t>c</t></si></sst>'
+    data = zipped(**{"[Content_Types].xml": TYPES, "xl/sharedStrings.xml": strings})
+    found = part_of(translated("a.xlsx", data), "xl/sharedStrings.xml")
+    assert found.endswith(f'<sst xmlns="{strict}"><si><t>C</t></si></sst>')
+
+
+TEMPLATE = b"""msgid ""
+msgstr ""
+"Language: \\n"
+"Content-Type: text/plain; charset=UTF-8\\n"
+"Plural-Forms: nplurals=INTEGER; plural=EXPRESSION;\\n"
+
+#, fuzzy, c-format
+#| msgid "old"
+msgid "new"
+msgstr "vieux"
+
+msgid "a file"
+msgid_plural "%d files"
+msgstr[0] ""
+msgstr[1] ""
+"""
+
+
+@pytest.mark.parametrize(
+    ("language", "forms"),
+    [("fr", ["A FILE", "%D FILES"]), ("ru", ["A FILE", "%D FILES", "%D FILES"]), ("ja", ["%D FILES"])],
+)
+def test_a_template_of_gettext_gets_the_plural_forms_of_the_language(language: str, forms: list[str]) -> None:
+    pytest.importorskip("translate")
+    document = read("a.pot", TEMPLATE)
+    found = document.write([upper(unit) for unit in document.units], language).decode()
+    assert f'"Language: {language}\\n"' in found and f"nplurals={len(forms)};" in found
+    assert "".join(f'msgstr[{index}] "{form}"\n' for index, form in enumerate(forms)) in found
+    assert f"msgstr[{len(forms)}]" not in found
+    assert '#, c-format\nmsgid "new"\nmsgstr "NEW"' in found, "a fuzzy message is translated anew"
+    assert not read("a.po", found).units
 
 
 def test_messages_of_gettext() -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from server.text.documents import document_process
 from server.text.documents.formats import FORMATS
 from server.text.documents.markdown import _TABLE_RULE
-from server.text.documents.plain import _wrapped
 from server.text.documents.reader import DocumentReader
+from server.text.documents.subtitles import _wrapped
 from server.text.documents.unit_lines import KINDS, read_text_lines, read_unit_lines, text_lines, unit_lines
 from server.text.documents.units import Document, DocumentError, TextUnit
 

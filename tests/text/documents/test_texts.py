@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from server.text.documents import inline, plain
+from server.text.documents import inline, subtitles
 from server.text.documents.formats import FORMATS, format_of
 from server.text.documents.units import DocumentError
 from tests.text.documents.translating import read, translated, upper
@@ -89,9 +89,91 @@ def test_subtitles() -> None:
 
 
 def test_a_subtitle_is_wrapped_again() -> None:
-    assert plain._wrapped("aa bb cc dd", 2) == ["aa bb", "cc dd"]
-    assert plain._wrapped("a" * 30 + " b", 2) == ["a" * 30, "b"]
-    assert plain._wrapped("one", 3) == ["one"]
+    assert subtitles._wrapped("aa bb cc dd", 2) == ["aa bb", "cc dd"]
+    assert subtitles._wrapped("a" * 30 + " b", 2) == ["a" * 30, "b"]
+    assert subtitles._wrapped("one", 3) == ["one"]
+
+
+SENTENCES = """1
+00:00:01,000 --> 00:00:02,500
+I think that we should go
+to the house on the hill
+
+2
+00:00:02,500 --> 00:00:04,000
+before the old king comes back.
+
+3
+00:00:05,000 --> 00:00:06,000
+Because the dog sleeps here,
+
+4
+00:00:06,000 --> 00:00:07,000
+and the cat
+
+5
+00:00:07,000 --> 00:00:08,000
+<i>runs away.</i>
+"""
+
+
+def test_a_sentence_that_goes_on_in_the_next_subtitle_is_one_text() -> None:
+    document = read("a.srt", SENTENCES)
+    texts = [unit.text for unit in document.units]
+    assert texts == [
+        "I think that we should go to the house on the hill before the old king comes back.",
+        "Because the dog sleeps here, and the cat",
+        '<g id="0">runs away.</g>',
+    ]
+    assert document.write(texts, "fr").decode() == SENTENCES
+    found = read("a.srt", SENTENCES).write(
+        [
+            "Je pense que nous devrions aller \u00e0 la maison sur la colline, avant que le vieux roi ne revienne.",
+            "Parce que le chien dort ici, et le chat",
+            '<g id="0">court.</g>',
+        ],
+        "fr",
+    )
+    cues = [block.splitlines()[2:] for block in found.decode().split("\n\n")]
+    assert cues == [
+        ["Je pense que nous devrions aller", "\u00e0 la maison sur la colline,"],
+        ["avant que le vieux roi ne revienne."],
+        ["Parce que le chien dort ici,"],
+        ["et le chat"],
+        ["<i>court.</i>"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("The dog sleeps in the garden.", "the cat runs."),
+        ("The dog sleeps in the", "Garden of the king."),
+        ("- The dog sleeps in\n- and the cat", "runs away"),
+        ("<i>The dog sleeps in the</i>", "garden"),
+        ("Hello you", "there"),
+    ],
+)
+def test_subtitles_with_sentences_of_their_own_stay_apart(first: str, second: str) -> None:
+    file = f"1\n00:01.000 --> 00:02.000\n{first}\n\n2\n00:02.000 --> 00:03.000\n{second}\n"
+    assert read("a.vtt", file).units[-1].text == second
+
+
+@pytest.mark.parametrize(
+    ("text", "lengths", "parts"),
+    [
+        ("one two three four", [10, 10], ["one two", "three four"]),
+        ("one two three four", [1, 100], ["one", "two three four"]),
+        ("one two three four", [100, 1, 1], ["one two", "three", "four"]),
+        ("yes, that is the old house", [10, 15], ["yes,", "that is the old house"]),
+        ("\u5bb6\u5eadabcd", [2, 4], ["\u5bb6\u5ead", "abcd"]),
+        ("one", [1, 1, 1], ["o", "n", "e"]),
+        ("a", [1, 1, 1], ["a", "", ""]),
+        ("", [1, 1], ["", ""]),
+    ],
+)
+def test_a_translation_is_divided_among_subtitles(text: str, lengths: list[int], parts: list[str]) -> None:
+    assert subtitles._divided(text, lengths) == parts
 
 
 def test_markdown() -> None:
@@ -182,3 +264,61 @@ def test_marks_around_nothing_are_left_out() -> None:
     document = read("a.md", "one **two _three_** [four](u)")
     assert document.units[0].text == 'one <g id="0">two <g id="1">three</g></g> <g id="2">four</g>'
     assert document.write(['uno <g id="0"><g id="1"></g></g><g id="2"></g>'], "es") == b"uno [](u)"
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("A [link] and [x].\n\n[link]: u\n", "A [LINK][link] AND [X].\n\n[link]: u\n"),
+        ("A [Two  Words][], too.\n\n[two words]: u\n", "A [TWO  WORDS][Two  Words], TOO.\n\n[two words]: u\n"),
+        ("See [`Vec`] and [a *b] c*.\n\n[`vec`]: u\n", "SEE [`Vec`][`Vec`] AND [A *B] C*.\n\n[`vec`]: u\n"),
+        ("A ![logo].\n\n[logo]: a.png\n", "A ![LOGO][logo].\n\n[logo]: a.png\n"),
+        ("A [text][label].\n\n[label]: u\n", "A [TEXT][label].\n\n[label]: u\n"),
+        ("[a](u) and [b]\n", "[A](u) AND [B]\n"),
+        (
+            "See [[A note]] and [[A note|this one]], ![[a.png]].\n",
+            "SEE [[A note]] AND [[A note|THIS ONE]], ![[a.png]].\n",
+        ),
+        ("[[1]](u)\n", "[[1]](U)\n"),
+        ("# Title {#my-title .big k=v}\n\nText\n{: .note }\n", "# TITLE {#my-title .big k=v}\n\nTEXT\n{: .note }\n"),
+        ("Hugo {{ .Site.Title }} stays\n", "HUGO {{ .SITE.TITLE }} STAYS\n"),
+        ("[TOC]\n\n[[_TOC_]]\n\na\n", "[TOC]\n\n[[_TOC_]]\n\nA\n"),
+    ],
+)
+def test_references_and_attributes_of_markdown(source: str, expected: str) -> None:
+    assert translated("a.md", source).decode() == expected
+    document = read("a.md", source)
+    assert document.write([unit.text for unit in document.units], "fr").decode() == source
+
+
+PAGE = "<html><head><meta {}></head><body><p>{}</p></body></html>"
+
+
+@pytest.mark.parametrize(
+    ("declaration", "encoding", "text"),
+    [
+        ('charset="windows-1252"', "cp1252", "caf\u00e9 \u20ac"),
+        ('http-equiv="Content-Type" content="text/html; charset=ISO-8859-1"', "cp1252", "caf\u00e9 \u20ac"),
+        ("charset=windows-1251", "cp1251", "\u0434\u043e\u043c"),
+        ("charset='Shift_JIS'", "cp932", "\u5bb6"),
+        ("charset=gb2312", "gb18030", "\u5bb6"),
+        ("charset=utf-8", "utf-8", "\u5bb6"),
+        ("name=a", "utf-8", "\u5bb6"),
+        ("charset=base64", "utf-8", "\u5bb6"),
+        ("charset=iso-8859-2", "utf-8", "\u5bb6"),  # a page that is valid UTF-8 is UTF-8
+    ],
+)
+def test_a_page_keeps_the_encoding_that_it_declares(declaration: str, encoding: str, text: str) -> None:
+    page = PAGE.format(declaration, text)
+    document = read("a.html", page.encode(encoding))
+    assert [unit.text for unit in document.units] == [text]
+    assert document.write([text], "fr") == page.encode(encoding)
+
+
+def test_characters_that_the_encoding_of_a_page_lacks_become_references() -> None:
+    document = read("a.html", PAGE.format("charset=iso-8859-1", "house"))
+    assert document.write(["\u5bb6 \u00e9"], "ja") == PAGE.format("charset=iso-8859-1", "&#23478; \u00e9").encode(
+        "cp1252"
+    )
+    with pytest.raises(DocumentError, match="declares"):
+        read("a.html", PAGE.format("charset=euc-jp", "").encode() + b"\xff\xff")
