@@ -22,9 +22,12 @@ _DROPPED = frozenset({"proofErr", "lastRenderedPageBreak", "softHyphen", "rPh", 
 
 They are marks of the last layout and spelling check, and phonetic readings of the source text.
 """
-_UNSEEN_ATTRIBUTES = frozenset({"lang", "altLang", "dirty", "err", "noProof"})
+_UNSEEN_ATTRIBUTES = frozenset({"lang", "altLang", "dirty", "err", "noProof", "smtClean", "smtId", "bmk"})
 _UNSEEN_PROPERTIES = frozenset({"lang", "noProof"})
 """Properties that change no character's appearance, but by which office programs divide runs."""
+_FONTS, _FONT_HINT = "rFonts", "hint"
+"""Property with the fonts of a run, and its attribute for characters that several of the fonts have. Word sets it where
+Chinese, Japanese or Korean text meets Latin text, and so divides runs."""
 _PAIRS = {
     "bookmarkStart": "bookmarkEnd",
     "commentRangeStart": "commentRangeEnd",
@@ -327,7 +330,10 @@ def _key_of_xml(properties: bytes) -> bytes:
     for name in _UNSEEN_ATTRIBUTES:
         seen.attrib.pop(name, None)
     for child in list(seen):
-        if local_name(child) in _UNSEEN_PROPERTIES:
+        if local_name(child) == _FONTS:
+            for name in [name for name in child.attrib if name.rpartition("}")[2] == _FONT_HINT]:
+                del child.attrib[name]
+        if local_name(child) in _UNSEEN_PROPERTIES or (local_name(child) == _FONTS and not child.attrib):
             seen.remove(child)
     if not len(seen) and not seen.attrib:
         return b""

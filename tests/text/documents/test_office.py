@@ -72,6 +72,21 @@ def test_runs_that_look_the_same_are_one_text() -> None:
     assert [unit.text for unit in document.units] == ['split wo<g id="0">rd</g>']
 
 
+def test_what_no_reader_sees_divides_no_text() -> None:
+    fonts = '<w:r><w:rPr><w:rFonts w:hint="eastAsia"{}/></w:rPr><w:t>{}</w:t></w:r>'
+    plain = "<w:r><w:t>Word</w:t></w:r>"
+    document = read("a.docx", word(f"<w:p>{fonts.format('', chr(0x7528))}{plain}</w:p>"))
+    assert [unit.text for unit in document.units] == ["\u7528Word"]
+    arial = fonts.format(' w:ascii="Arial"', "a")
+    assert read("a.docx", word(f"<w:p>{plain}{arial}</w:p>")).units[0].text == 'Word<g id="0">a</g>'
+    name = 'xmlns:a="http://schemas.openxmlformats.org/drawingml/2006/main"'
+    run = "<a:r><a:rPr {}/><a:t>{}</a:t></a:r>"
+    runs = run.format('lang="en-US" dirty="0" smtClean="0"', "The d") + run.format('lang="de"', "og")
+    slide = f"<p:sld xmlns:p='p' {name}><a:p>{runs}</a:p></p:sld>"
+    data = zipped(**{"[Content_Types].xml": TYPES, "ppt/slides/slide1.xml": slide})
+    assert [unit.text for unit in read("a.pptx", data).units] == ["The dog"]
+
+
 def test_formatting_without_text_stays() -> None:
     """A translation may have fewer words than the source has formatted runs."""
     runs = "<w:r><w:t>We like </w:t></w:r><w:r><w:rPr><w:b/></w:rPr><w:t>it</w:t></w:r>"
