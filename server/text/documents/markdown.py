@@ -18,10 +18,12 @@ _FENCE = re.compile(r"\s*(?:>\s?)*(`{3,}|~{3,}|\$\$(?!.*\$\$))")
 _RULE = re.compile(r"\s*(?:[-*_=]\s*){3,}$|\s*=+\s*$|\s*-+\s*$")
 _DEFINITION = re.compile(r"\s{0,3}\[(?!\^)(?P<label>[^\]]+)\]:\s*\S")
 _DIRECTIVE = re.compile(
-    r"\s*(?::{3,}|!!!\s|\?{3}\+?\s|(?:>\s*)+\[![A-Za-z]+\][+-]?\s*$|\[\[?_?toc_?\]?\]\s*$|\{:[^{}]{1,200}\}\s*$)", re.I
+    r"\s*(?::{3,}|!!!\s|\?{3}\+?\s|(?:>\s*)+\[![A-Za-z]+\][+-]?\s*$|\[\[?_?toc_?\]?\]\s*$|\{:[^{}]{1,200}\}\s*$"
+    r"""|import\s(?:[\w*{][^'"]{0,200}\sfrom\s)?['"][^'"]+['"];?\s*$)""",
+    re.I,
 )
 """A line that opens or closes a container (Docusaurus), opens an admonition (MkDocs) or an alert (GitHub), stands for
-a table of contents, or has attributes of a block (kramdown)."""
+a table of contents, has attributes of a block (kramdown), or imports a component (MDX)."""
 _TABLE_RULE = re.compile(r"\s*(?:\|\s*)?:?-+:?\s*(?:\|\s*(?:(?::?-+:?|::?)\s*)?)+$")
 """The line of dashes and bars below the header of a table.
 
@@ -34,20 +36,24 @@ _STARTS_BLOCK = re.compile(r"(?:\s*>)*\s*(?:(?:[-*+:]|\d{1,9}[.)])\s|#{1,6}\s|\[
 _QUOTED = re.compile(r"(?:\s*>)*")
 _INDENTED = re.compile(r"(?: {4}|\t)")
 _HTML_BLOCK = re.compile(r"\s{0,3}</?(?:[a-zA-Z][\w-]*[\s/>]|[a-zA-Z][\w-]*$)|\s{0,3}<!")
+_LONG_HTML = re.compile(r"\s{0,3}<(?:(?P<comment>!--)|(?P<name>script|pre|style|textarea)\b)", re.I)
+"""The beginning of HTML that may have blank lines inside (CommonMark 0.31, section 4.6)."""
 _INLINE_HTML = re.compile(r"\s{0,3}</?(?:a|abbr|b|br|code|em|i|img|kbd|mark|q|s|small|span|strong|sub|sup|u)\b", re.I)
+_TARGET = r"""(?:\([^()\s]*(?:\s+"[^"]*")?\)|\[[^\[\]]*\])"""
+"""The address of a link or an image, or the label that stands for it."""
 _INLINE = re.compile(
     r"""
     (?P<code>(`+)(?!`).+?(?<!`)\2(?!`)) | (?P<kept>\$\$[^$\n]{1,400}\$\$ | \$(?=[^\s$])[^$\n]{1,400}(?<=[^\s$])\$(?!\d)
-      | !\[[^\]]*\](?:\([^()\s]*(?:\s+"[^"]*")?\)|\[[^\]]*\])
+      | (?:\[!\[[^\]]*\]@target\]|!\[[^\]]*\])@target
       | <[a-zA-Z][a-zA-Z+.-]*:[^<>\s]*> | </?[a-zA-Z][^<>]{0,400}> | <!--.*?--> | \[\^[^\]]+\]
       | !?\[\[[^\[\]|\n]{1,200}\]\](?!\() | (?<!\{)\{:?[ ]?[\#.][\w:.-][^{}\n]{0,200}\} | (?<!\{)\{:[^{}\n]{1,200}\}
       | \S{0,100}\\[!-/:-@[-`{-~]\S* | &\#?\w{1,31}; | (?:[ ]{2,}|\\)\n)
-    | \[(?P<link>[^\[\]]+)\](?P<target>\([^()\s]*(?:\s+"[^"]*")?\)|\[[^\[\]]+\])
+    | \[(?P<link>[^\[\]]+)\](?P<target>(?!\[\])@target)
     | \[(?P<label>[^\[\]]+)\](?:\[\])?
     | \[\[(?P<page>[^\[\]|\n]{1,200})\|(?P<alias>[^\[\]\n]+)\]\]
     | (?P<mark>\*\*\*|\*\*|\*|~~)(?=[^\s*~])(?P<marked>.+?)(?<=[^\s*~])(?P=mark)(?![*])
     | (?<!\w)(?P<line>__|_)(?=[^\s_])(?P<lined>.+?)(?<=[^\s_])(?P=line)(?!\w)
-    """,
+    """.replace("@target", _TARGET),
     re.VERBOSE | re.DOTALL,
 )
 _BREAK = re.compile(rf"(?:[ ]{{2,}}|\\)\n|{BREAK_TAG}", re.IGNORECASE)
@@ -90,6 +96,8 @@ class _Reader:
         self.in_list = False
         defined = filter(None, map(_DEFINITION.match, lines))
         self._labels = frozenset(_normalized(match["label"]) for match in defined)
+        self._missing: set[str] = set()
+        """Ends of HTML that the rest of the file does not have. It is searched for each only once."""
         self._rows = range(0)
         self._is_table = False
 
@@ -156,19 +164,29 @@ class _Reader:
 
     def _table_row(self) -> None:
         for part in re.split(r"((?<!\\)\||[\r\n]+)", self.lines[self.at]):
-            self._text(part)
+            self._text(part, part)
         self.at += 1
 
     def _html(self) -> None:
-        end = self.at
-        while end < len(self.lines) and self.lines[end].strip():
-            end += 1
+        end = self._end_of_html()
         for part in html_parts("".join(self.lines[self.at : end])):
             if isinstance(part, str):
                 self.document.parts.append(part)
             else:
                 self._add(part, part.text, None)
         self.at = end
+
+    def _end_of_html(self) -> int:
+        """Index after the last line of the HTML block at the current line."""
+        lines = range(self.at, len(self.lines))
+        long = _LONG_HTML.match(self.lines[self.at])
+        closing = "-->" if long is None or long["comment"] else f"</{long['name'].lower()}>"
+        if long is not None and closing not in self._missing:
+            last = next((place for place in lines if closing in self.lines[place].lower()), None)
+            if last is not None:
+                return last + 1
+            self._missing.add(closing)
+        return next((place for place in lines if not self.lines[place].strip()), len(self.lines))
 
     def _paragraph(self) -> None:
         """Read a paragraph, a heading, or a list item as one text. Headings have one line."""
@@ -177,13 +195,14 @@ class _Reader:
         prefix = match[0] if match else ""
         self.in_list = bool(re.search(r"[-*+.)]\s", prefix)) or (self.in_list and line[:1].isspace())
         self.document.parts.append(prefix)
-        lines = [line[len(prefix) :]]
+        lines, source = [line[len(prefix) :]], [line[len(prefix) :]]
         self.at += 1
         depth = prefix.count(">")
         while "#" not in prefix and self.at < len(self.lines) and self._continues(self.lines[self.at], depth):
+            source.append(self.lines[self.at])
             lines.append(self.lines[self.at].lstrip("> \t"))
             self.at += 1
-        self._text("".join(lines))
+        self._text("".join(lines), "".join(source))
 
     def _continues(self, line: str, depth: int) -> bool:
         """Whether the current line continues a paragraph.
@@ -197,17 +216,20 @@ class _Reader:
         is_block = any(other.match(line) for other in others) and not _INLINE_HTML.match(line)
         return bool(line.strip(" \t>\r\n")) and not is_block and not self._is_table_row(self.at)
 
-    def _text(self, text: str) -> None:
-        """Add a text with inline markup as a unit. White space around it stays, as does a text without letters."""
+    def _text(self, text: str, source: str) -> None:
+        """Add a text with inline markup as a unit. White space around it stays, as does a text without letters.
+
+        source: the text as it is in the file, where its further lines have an indentation or marks of a quotation.
+        """
         core = text.strip()
         start = text.find(core) if core else 0
         self.document.parts.append(text[:start])
         if core and any(map(str.isalpha, core)):
             fragment = Fragment()
             _inline(core, fragment, self._labels)
-            self._add(fragment.unit(), core, fragment)
+            self._add(fragment.unit(), source.strip(), fragment)
         else:
-            self.document.parts.append(core)
+            self.document.parts.append(source.strip())
         self.document.parts.append(text[start + len(core) :])
 
     def _add(self, unit: TextUnit, source: str, fragment: Fragment | None) -> None:
