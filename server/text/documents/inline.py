@@ -30,6 +30,7 @@ _NO_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 """Characters that XML cannot contain."""
 _TOKEN = re.compile(r'<(?:g id="(\d+)"|(/)g|(?:x|br|p) id="(\d+)"/)>')
 _REFERENCE = re.compile(r"&(?:amp|lt|gt|#160);")
+_FIRST_LETTER = re.compile(r"[\s*_~\[(\"'“«]*([^\W\d_])")
 _CHARACTERS = {"&amp;": "&", "&lt;": "<", "&gt;": ">", "&#160;": "\xa0"}
 
 
@@ -86,6 +87,14 @@ class Fragment:
         """Add an object without text. name: `br` if it separates words, `p` if it separates texts; see the module."""
         self._parts.append(f'<{name} id="{len(self.originals)}"/>')
         self.originals.append(original)
+
+    def line_break(self, original: Any, following: str) -> None:
+        """Add a line break that stays. following: text after it.
+
+        A line that begins with a small letter continues the sentence; other lines are translated separately.
+        """
+        first = _FIRST_LETTER.match(following)
+        self.atom(original, "br" if first is not None and first[1].islower() else "p")
 
     def unit(self) -> TextUnit:
         """Return the text as a unit to translate: an XML fragment whose elements stand for formatting and objects."""

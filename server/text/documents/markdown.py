@@ -58,7 +58,8 @@ _INLINE = re.compile(
 )
 _BREAK = re.compile(rf"(?:[ ]{{2,}}|\\)\n|{BREAK_TAG}", re.IGNORECASE)
 """A hard line break."""
-_FIRST_LETTER = re.compile(r"[\s*_~\[(\"'“«]*([^\W\d_])")
+_LOOK_AHEAD = 100
+"""Number of characters after a line break among which the first letter is searched for."""
 
 
 @dataclass
@@ -269,9 +270,8 @@ def _inline(text: str, fragment: Fragment, labels: frozenset[str]) -> None:
         if match["code"] or match["kept"]:
             if not _BREAK.fullmatch(match[0]):
                 fragment.atom(match[0])
-            else:  # a line that begins with a small letter continues the sentence
-                first = _FIRST_LETTER.match(text, at)
-                fragment.atom(match[0], "br" if first is not None and first[1].islower() else "p")
+            else:
+                fragment.line_break(match[0], text[at : at + _LOOK_AHEAD])
             continue
         if match["link"]:
             opening, inner, closing = "[", match["link"], f"]{match['target']}"

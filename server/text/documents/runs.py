@@ -8,6 +8,7 @@ marks stay as they are; the two marks of a pair, such as the ends of a bookmark,
 from __future__ import annotations
 
 import copy
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,9 @@ _UNSEEN_PROPERTIES = frozenset({"lang", "noProof"})
 _FONTS, _FONT_HINT = "rFonts", "hint"
 """Property with the fonts of a run, and its attribute for characters that several of the fonts have. Word sets it where
 Chinese, Japanese or Korean text meets Latin text, and so divides runs."""
+_NEWLINE = "\n"
+_CELL_BREAK = re.compile(r"(?:_x000D_)?\n|_x000D_")
+"""A line break in a cell. Some programs write a carriage return before it, as `_x000D_`."""
 _PAIRS = {
     "bookmarkStart": "bookmarkEnd",
     "commentRangeStart": "commentRangeEnd",
@@ -235,7 +239,7 @@ class RunParagraph:
                 if current is None and base is not None and event.style.key != base.key and event.text.strip():
                     self.fragment.open(event.style)
                     current = event.style
-                self.fragment.text(event.text)
+                self._add_text(event.text)
             elif event.kind in ("atom", "space"):
                 self.fragment.atom(event.original, "br" if event.kind == "space" else "x")
             else:
@@ -249,11 +253,19 @@ class RunParagraph:
             self.fragment.close()
         return base
 
+    def _add_text(self, text: str) -> None:
+        """Add the text of a run to the fragment. In a cell, line breaks are characters of the text."""
+        lines = _CELL_BREAK.split(text) if self._names.has_plain_texts else [text]
+        self.fragment.text(lines[0])
+        for line in lines[1:]:
+            self.fragment.line_break(_NEWLINE, line)
+            self.fragment.text(line)
+
     # ------------------------------------------------------------------------------------------------- writing
 
     def replace(self, translation: str) -> None:
         """Replace the content of the paragraph. translation: translation of `fragment.unit()`, with its tags."""
-        nodes = self.fragment.restored(translation)
+        nodes = _with_line_breaks(self.fragment.restored(translation))
         kept = [child for child in self._element if local_name(child) in self._names.first]
         last = [child for child in self._element if local_name(child) in self._names.last]
         del self._element[:]
@@ -299,6 +311,21 @@ class RunParagraph:
         if self._names.marks_spaces and text != text.strip():
             element.set(SPACE, "preserve")
         return element
+
+
+def _with_line_breaks(nodes: Sequence[str | Inline]) -> list[str | Inline]:
+    """Put the line breaks of cells into the texts before and after them."""
+    found: list[str | Inline] = []
+    for node in nodes:
+        if isinstance(node, Inline) and node.children is not None:
+            node = Inline(node.original, _with_line_breaks(node.children))
+        elif isinstance(node, Inline) and node.original == _NEWLINE:
+            node = _NEWLINE
+        if isinstance(node, str) and found and isinstance(found[-1], str):
+            found[-1] += node
+        else:
+            found.append(node)
+    return found
 
 
 def _container(wrapper: Element) -> Element | None:

@@ -169,6 +169,28 @@ def test_a_cell_with_formatting() -> None:
     assert '<r><t xml:space="preserve">A </t></r><r><rPr><b/></rPr><t>B</t></r></si><si><t>C</t></si>' in found
 
 
+@pytest.mark.parametrize(
+    ("content", "text", "translation", "written"),
+    [
+        ("<t>One\nTwo</t>", 'One<p id="0"/>Two', 'Un<p id="0"/>Deux', "<t>Un\nDeux</t>"),
+        ("<t>One_x000D_\nand two</t>", 'One<br id="0"/>and two', 'Un<br id="0"/>et deux', "<t>Un\net deux</t>"),
+        (
+            "<r><t>a_x000D_B</t></r><r><rPr><b/></rPr><t>c\n</t></r>",
+            'a<p id="0"/>B<g id="1">c<p id="2"/></g>',
+            'x<p id="0"/>Y <g id="1">z<p id="2"/></g>',
+            '<r><t xml:space="preserve">x\nY </t></r><r><rPr><b/></rPr><t xml:space="preserve">z\n</t></r>',
+        ),
+    ],
+)
+def test_line_breaks_in_cells_stay(content: str, text: str, translation: str, written: str) -> None:
+    name = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
+    strings = f"<sst {name}><si>{content}</si></sst>"
+    document = read("a.xlsx", zipped(**{"[Content_Types].xml": TYPES, "xl/sharedStrings.xml": strings}))
+    assert [unit.text for unit in document.units] == [text]
+    found = part_of(document.write([translation], "fr"), "xl/sharedStrings.xml")
+    assert found.partition("<si>")[2] == f"{written}</si></sst>"
+
+
 def test_a_text_of_open_document() -> None:
     opendocument = pytest.importorskip("odf.opendocument")
     from odf.office import Annotation
