@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -14,6 +15,7 @@ from server.system.cores import (
     divide_cores,
     give_way,
     interrupt_others,
+    run_when_idle,
     steps_uninterrupted,
     usable_cores,
 )
@@ -140,6 +142,23 @@ def test_steps_are_not_interrupted_for_a_while():
 
 
 @needs_scheduling_policies
+def test_a_thread_and_those_that_it_starts_run_when_cores_are_idle():
+    found = []
+
+    def work() -> None:
+        run_when_idle()
+        found.append(os.sched_getscheduler(0))
+        inner = threading.Thread(target=lambda: found.append(os.sched_getscheduler(0)))
+        inner.start()
+        inner.join()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [os.SCHED_IDLE] * 2 and os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+@needs_scheduling_policies
 def test_a_policy_that_the_system_refuses_changes_nothing(monkeypatch):
     def refuse(*arguments: object) -> None:
         raise PermissionError
@@ -149,6 +168,7 @@ def test_a_policy_that_the_system_refuses_changes_nothing(monkeypatch):
         monkeypatch.setattr(os, call, refuse)
         with steps_uninterrupted():
             interrupt_others()
+            run_when_idle()
             assert policy(0) == os.SCHED_OTHER
 
 

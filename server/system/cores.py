@@ -73,6 +73,16 @@ def steps_uninterrupted() -> Iterator[None]:
             _change_policy("SCHED_BATCH", "SCHED_OTHER")
 
 
+def run_when_idle() -> None:
+    """Let this thread, and the threads that it starts, run only on cores that no other thread needs. Linux only.
+
+    A thread with the default policy takes the core as soon as it wakes up. A low priority alone (niceness) is not
+    enough: the scheduler lets such a thread run to the end of its time slice, 3 ms and more, while the other threads of
+    a step wait. For a thread that ends with its work, because a process may not be allowed to change the policy back.
+    """
+    _change_policy("SCHED_OTHER", "SCHED_IDLE")
+
+
 def interrupt_others() -> None:
     """Return to the default scheduling policy, in a process that was started inside `steps_uninterrupted`."""
     _change_policy("SCHED_BATCH", "SCHED_OTHER")

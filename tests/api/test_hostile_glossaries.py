@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from server.api.dialects.deepl.glossary_bodies import DeeplDictionary
+from server.api.dialects.deepl.glossary_bodies import _LINE, MAX_LINE_CHARACTERS, DeeplDictionary
 from server.errors import RequestError
 from server.ipc.wire.generate_messages import Finished, Generate, Hypothesis
 from server.operations import glossary_store
@@ -448,3 +448,9 @@ def test_a_stored_file_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / f"{UNKNOWN}.json")
     with pytest.raises(Exception, match="is no glossary of this server"):
         GlossaryStore(tmp_path)
+
+
+def test_no_search_reads_a_line_that_is_far_too_long() -> None:
+    """A search holds Python's lock to its end, and the event loop waits for it."""
+    found = _LINE.match("," * SIZE)
+    assert found is not None and found.end() == MAX_LINE_CHARACTERS + 1

@@ -153,7 +153,7 @@ LATER_PROMISES: tuple[Promise, ...] = (
         "models-load-between-steps",
         {"runs": 3, "layers": 16},
         {"runs": 1, "layers": 2},
-        bug_conditions="waiting",
+        bug_conditions="alone",
     ),
     Promise(
         41,

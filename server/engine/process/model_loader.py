@@ -1,8 +1,9 @@
 """Loads models while others run: a thread reads and packs the weights, and the main thread runs the first steps.
 
-The thread has a low priority, so that the steps of other models keep their cores. Each load has a new thread, whose
-packed weights are in separate memory mappings (`models.backends.huge_pages`). The main thread creates the KV pools and
-runs the first steps, because all programs share one scratch memory. See docs/decisions/0151-models-on-demand.md.
+The thread runs on cores that no step needs, so that the steps of other models keep their cores. Each load has a new
+thread, whose packed weights are in separate memory mappings (`models.backends.huge_pages`). The main thread creates the
+KV pools and runs the first steps, because all programs share one scratch memory. See
+docs/decisions/0151-models-on-demand.md.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from server.ipc.wire.model_messages import (
     ModelUnloaded,
     UnloadModel,
 )
-from server.system.cores import steps_uninterrupted
+from server.system.cores import run_when_idle
 
 log = logging.getLogger("triptych.worker")
 
@@ -287,7 +288,7 @@ class ModelLoader:
 def _in_background(threads: int, device: torch.device) -> Iterator[None]:
     """Context manager in the loading thread: low priority, its own number of torch threads, a short switch interval.
 
-    The thread does not interrupt the threads of steps when it wakes up, and gets little time while they use all cores.
+    The threads of steps interrupt it as soon as they wake up, and it gets little time while they use all cores.
     A short switch interval lets the main thread run soon while this thread runs Python code.
 
     threads: number of torch threads; 0 for torch's default.
@@ -300,10 +301,10 @@ def _in_background(threads: int, device: torch.device) -> Iterator[None]:
         with contextlib.suppress(OSError):
             # On Linux a thread has its own priority, which the threads that it starts inherit.
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOADING_PRIORITY)
+    run_when_idle()
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
-        with steps_uninterrupted():
-            yield
+        yield
     finally:
         sys.setswitchinterval(before)

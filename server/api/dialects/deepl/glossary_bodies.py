@@ -22,7 +22,8 @@ MAX_LINE_CHARACTERS = 1024
 """Maximum length of a line: a term and its translation with quotes, two language codes, and white space."""
 _KNOWN_PAIRS = 1024
 """Number of language pairs in lines of CSV that are kept, because reading a code takes longer than the other work."""
-_LINE = re.compile(r"[^\r\n]+")
+_LINE = re.compile(rf"[^\r\n]{{1,{MAX_LINE_CHARACTERS + 1}}}")
+"""A line, or the beginning of one that is too long. A search for longer ones would hold Python's lock for long."""
 
 
 class DeeplDictionary(BaseModel):
@@ -50,14 +51,15 @@ class DeeplDictionary(BaseModel):
         widths = (2,) if is_tsv else (2, 4)  # DeepL's CSV may repeat the languages in each line
         known: dict[tuple[str, str], bool] = {}
         number, end = 0, 0
-        while (match := search(_LINE, self.entries, end, longest=1)) is not None:
+        while (match := search(_LINE, self.entries, end, longest=MAX_LINE_CHARACTERS + 1)) is not None:
             line, end = match[0], match.end()
             if line.isspace():
                 continue
             if len(line) > MAX_LINE_CHARACTERS:
+                ends = (self.entries.find(mark, end) for mark in "\r\n")
+                length = min((place for place in ends if place >= 0), default=len(self.entries)) - match.start()
                 raise InvalidRequest(
-                    f"`entries` has {len(line):,} characters in entry {number + 1}; the limit is "
-                    f"{MAX_LINE_CHARACTERS:,}",
+                    f"`entries` has {length:,} characters in entry {number + 1}; the limit is {MAX_LINE_CHARACTERS:,}",
                     "entries",
                 )
             row = line.split("\t") if is_tsv else _csv_row(line, number + 1)
