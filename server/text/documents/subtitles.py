@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 from server.text.documents.inline import Fragment, text_of
 from server.text.documents.units import Document, TextDocument, decoded
@@ -46,10 +46,6 @@ class _Cue:
     lines: int
     is_alone: bool
 
-    @property
-    def fragment(self) -> Fragment:
-        return _fragment(self.text)
-
     def goes_on_in(self, following: _Cue) -> bool:
         """Whether a sentence of this subtitle goes on in the next one. Only true for texts without tags."""
         return (
@@ -63,6 +59,13 @@ class _Cue:
         )
 
 
+class _Sentence(NamedTuple):
+    """Subtitles that are translated together. fragment: their texts on one line."""
+
+    fragment: Fragment
+    cues: list[_Cue]
+
+
 @dataclass
 class SubtitleDocument(TextDocument):
     """A file of subtitles. The integers in `parts` are indices of subtitles.
@@ -71,15 +74,15 @@ class SubtitleDocument(TextDocument):
     """
 
     newline: str = "\n"
-    sentences: list[list[_Cue]] = field(default_factory=list)
+    sentences: list[_Sentence] = field(default_factory=list)
 
     def write(self, translations: Sequence[str], target_lang: str) -> bytes:
         texts: list[str] = []
-        for unit, cues, translation in zip(self.units, self.sentences, translations, strict=True):
+        for unit, (fragment, cues), translation in zip(self.units, self.sentences, translations, strict=True):
             if translation == unit.text:
                 texts += [cue.source for cue in cues]
                 continue
-            text = text_of(cues[0].fragment.restored(translation))
+            text = text_of(fragment.restored(translation))
             divided = [text] if len(cues) == 1 else _divided(text, [len(cue.text) for cue in cues])
             texts += [self.newline.join(_wrapped(part, cue.lines)) for cue, part in zip(cues, divided, strict=True)]
         return super().write(texts, target_lang)
@@ -113,8 +116,9 @@ def read_subtitles(data: bytes) -> Document:
             cues.append(_Cue(newline.join(group), " ".join(group), len(group), len(speakers) == 1))
         document.parts += [newline] if ending is not None else []
     for sentence in _sentences(cues):
-        document.add(_fragment(" ".join([cue.text for cue in sentence])).unit())
-        document.sentences.append(sentence)
+        fragment = _fragment(" ".join([cue.text for cue in sentence]))
+        document.add(fragment.unit())
+        document.sentences.append(_Sentence(fragment, sentence))
     return document
 
 

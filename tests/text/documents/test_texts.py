@@ -144,6 +144,13 @@ def test_a_sentence_that_goes_on_in_the_next_subtitle_is_one_text() -> None:
     ]
 
 
+def test_a_character_that_xml_lacks_stays_in_its_sentence() -> None:
+    file = "1\n00:01.000 --> 00:02.000\nThe dog sleeps in\n\n2\n00:02.000 --> 00:03.000\nthe \x01 garden\n"
+    assert translated("a.vtt", file).decode() == file.replace("The dog sleeps in", "THE DOG SLEEPS IN").replace(
+        "the \x01 garden", "THE \x01 GARDEN"
+    )
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [
