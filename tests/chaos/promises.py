@@ -311,7 +311,7 @@ PROMISES: tuple[Promise, ...] = (
         growth.growth,
         "every-request-leaves-a-kilobyte",
         {"requests": 10_000, "every": 1000},
-        {"requests": 2000, "every": 250, "warm_up": 750},
+        {"requests": 8000, "every": 1000, "warm_up": 4000},
         conditions="any",
     ),
     Promise(
