@@ -141,7 +141,7 @@ class _Reader:
             self._paragraph()
 
     def _end_of(self, fence: str) -> int | None:
-        """Index of the line that closes the fenced block at the current line.
+        """Find the line that closes a block of code or a formula, which begins at the current line. Returns its index.
 
         fence: characters that open the block. Code that is never closed ends with the file. None for a formula (`$$`)
         that is never closed: its first line is then ordinary text.

@@ -13,7 +13,7 @@ _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
 
 class LinesDocument(TextDocument):
-    """A file of lines. paragraphs: lines that are one unit, by the unit's index."""
+    """A plain text file. paragraphs: the lines of each unit that has more than one line, by the unit's index."""
 
     def __init__(self, encoding: str) -> None:
         super().__init__(encoding=encoding)

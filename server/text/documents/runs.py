@@ -178,7 +178,7 @@ class RunParagraph:
                 yield _Event("space" if name in SPACES else "atom", original=_Kept([child]))
 
     def _run(self, run: Element) -> Iterator[_Event]:
-        """Yield the events for one run. A run without text stays whole.
+        """Convert one run, a piece of text with the same formatting, to events. A run without text stays whole.
 
         In a run with text, each other element (a tab, a drawing) becomes an `atom` with a new run around it.
         """
@@ -375,7 +375,7 @@ def _field_mark(run: Element) -> str:
 
 
 def _has_whole_fields(element: Element) -> bool:
-    """Whether each field that begins in a paragraph's direct runs also ends in them, and the reverse."""
+    """Whether no field of a paragraph (page number, link) begins or ends in another paragraph or inside a wrapper."""
     depth = 0
     for child in element:
         mark = _field_mark(child) if local_name(child) == "r" else ""

@@ -135,9 +135,9 @@ def _sentences(cues: Sequence[_Cue]) -> Iterator[list[_Cue]]:
 
 
 def _divided(text: str, lengths: Sequence[int]) -> list[str]:
-    """Divide a text between words, or, if it has too few, between characters.
+    """Divide the translation of a sentence among its subtitles: between words, or characters if it has too few words.
 
-    lengths: the proportions of the parts.
+    lengths: for each subtitle, the length of its own text. The lengths of the parts are in this proportion.
     """
     words = text.split()
     space = " " if len(words) >= len(lengths) else ""

@@ -1,4 +1,4 @@
-"""Lines of a plain text file that were broken at a width are one text; verses, lists and tables are not."""
+"""Plain text whose lines were broken at a width: a paragraph is one text. Lines of verses and tables stay apart."""
 
 from __future__ import annotations
 
