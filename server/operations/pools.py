@@ -10,7 +10,7 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import TypeVar
@@ -25,6 +25,8 @@ TOKENIZER_THREADS = 2
 MAX_RETRY_SECONDS = 60
 MAX_RECORDINGS = 16
 """Default value of the setting `--max-recordings`."""
+TURN_SECONDS = 0.001
+"""Time for which a thread runs pieces of one request. A turn for each piece would cost more than many pieces do."""
 _MEAN_WEIGHT = 0.1
 """Weight of the latest duration in the running mean of a pool's durations."""
 
@@ -69,24 +71,25 @@ class Pool:
         (result,) = await self.run_pieces([work], call)
         return result
 
-    async def run_pieces(self, pieces: Iterable[Callable[[], Result]], call: Call | None = None) -> list[Result]:
+    async def run_pieces(self, pieces: Sequence[Callable[[], Result]], call: Call | None = None) -> list[Result]:
         """Run pieces of work of one request, one after another, and return their results.
 
-        Work of other requests may run between two pieces. After an error, the remaining pieces do not run.
+        Work of other requests may run after each `TURN_SECONDS`, between two pieces. After an error, the remaining
+        pieces do not run.
 
         call: the request, whose time limits and disconnect end the wait; None for no limits. Raises the errors of
             `run`.
         """
         self._enter()
-        future: Future[Result] | None = None
+        future: Future[list[Result]] | None = None
         started = time.monotonic()
         try:
-            results = []
-            for piece in pieces:
-                future = self._executor.submit(piece)
-                limits = call.limits if call is not None and self.is_timed else TimeLimits()
+            results: list[Result] = []
+            limits = call.limits if call is not None and self.is_timed else TimeLimits()
+            while len(results) < len(pieces):
+                future = self._executor.submit(_run_some, pieces, len(results))
                 waiting = Waiting(asyncio.wrap_future(future), call, limits, f"a thread was needed to {self.name}")
-                results.append(await waiting.result())
+                results += await waiting.result()
             return results
         finally:
             if future is None:
@@ -131,6 +134,15 @@ class Pool:
     def _seconds_until_room(self) -> int:
         """Estimated seconds until the pool has room: half of the mean time that a request spends in it, 1 to 60 s."""
         return min(max(math.ceil(self._mean_seconds / 2), 1), MAX_RETRY_SECONDS)
+
+
+def _run_some(pieces: Sequence[Callable[[], Result]], start: int) -> list[Result]:
+    """Run the piece with index `start` and the next ones, until `TURN_SECONDS` have passed. Returns their results."""
+    end = time.monotonic() + TURN_SECONDS
+    results = [pieces[start]()]
+    while start + len(results) < len(pieces) and time.monotonic() < end:
+        results.append(pieces[start + len(results)]())
+    return results
 
 
 class Pools:

@@ -6,12 +6,14 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 
 import pytest
 
 from server.errors import ClientGone, DeadlineExceeded, EngineFailure, Overloaded
 from server.ipc.client.call import Call
 from server.ipc.wire import time_limits
+from server.operations import pools
 from server.operations.pools import Pool, Pools
 
 
@@ -171,7 +173,14 @@ async def test_a_cancelled_task_leaves_the_pool(pool: Pool) -> None:
     await blocker.release()
 
 
-async def test_other_requests_run_between_the_pieces_of_one(pool: Pool) -> None:
+@pytest.mark.parametrize(
+    ("turn_seconds", "order"),
+    [(0.0, ["large 0", "small", "large 1", "large 2"]), (60.0, ["large 0", "large 1", "large 2", "small"])],
+)
+async def test_other_requests_run_between_the_turns_of_one(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, turn_seconds: float, order: list[str]
+) -> None:
+    monkeypatch.setattr(pools, "TURN_SECONDS", turn_seconds)
     blocker = await blocked(pool)
     ran: list[str] = []
     large = asyncio.ensure_future(pool.run_pieces([lambda i=i: ran.append(f"large {i}") for i in range(3)]))
@@ -180,10 +189,11 @@ async def test_other_requests_run_between_the_pieces_of_one(pool: Pool) -> None:
     await until(lambda: pool.requests == 3)
     await blocker.release()
     await asyncio.gather(large, small)
-    assert ran == ["large 0", "small", "large 1", "large 2"]
+    assert ran == order
 
 
-async def test_pieces_after_the_end_of_a_call_do_not_run(pool: Pool) -> None:
+async def test_pieces_after_the_end_of_a_call_do_not_run(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "TURN_SECONDS", 0.0)
     call = new_call()
     loop = asyncio.get_running_loop()
     ran: list[int] = []
@@ -205,3 +215,24 @@ async def test_errors_of_the_work_are_raised(pool: Pool) -> None:
     with pytest.raises(KeyError):
         await pool.run(fail)
     assert pool.requests == 0
+
+
+async def test_results_have_the_order_of_the_pieces(pool: Pool) -> None:
+    def piece(number: int) -> int:
+        time.sleep(0.0004)  # several pieces for each turn, and several turns
+        return number
+
+    assert await pool.run_pieces([partial(piece, number) for number in range(20)]) == list(range(20))
+    assert await pool.run_pieces([]) == []
+
+
+async def test_pieces_after_an_error_do_not_run(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "TURN_SECONDS", 60.0)
+    ran: list[int] = []
+
+    def fail() -> None:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        await pool.run_pieces([lambda: ran.append(1), fail, lambda: ran.append(3)])
+    assert ran == [1]

@@ -347,7 +347,7 @@ async def _split(runtime: Runtime, call: Call, path: TranslationPath, spec: Tran
     limit = segment_tokens(model) if is_instructed else model.info.source_tokens
 
     def fits(text: str) -> bool:
-        if not limit or len(text) < limit // 2:
+        if not limit or most_tokens(model.tokenizer, language_prompt.prefix + text) <= limit:
             return True
         own_specials = language_prompt.trailing_source_ids is None and not is_instructed
         encoded = model.tokenizer.encode(

@@ -147,7 +147,8 @@ class RunParagraph:
         self._element, self._names = element, names
         self.fragment = Fragment()
         self._base: _Style | None = None
-        self.is_readable = _has_whole_fields(element)
+        self._has_fields = next(element.iter("{*}fldChar"), None) is not None
+        self.is_readable = not self._has_fields or _has_whole_fields(element)
         if self.is_readable:
             events = list(self._events([child for child in element if not self._is_edge(child)]))
             self._base = self._emit(events)
@@ -164,7 +165,7 @@ class RunParagraph:
             name = local_name(child)
             if name in _DROPPED:
                 continue
-            if name == "r" and _field_mark(child) == "begin":
+            if name == "r" and self._has_fields and _field_mark(child) == "begin":
                 yield from self._field(child, waiting)
             elif name == "r":
                 yield from self._run(child)
@@ -182,9 +183,13 @@ class RunParagraph:
 
         In a run with text, each other element (a tab, a drawing) becomes an `atom` with a new run around it.
         """
-        properties = next(run.iterchildren(self._names.namespace + "rPr"), None)
-        children = [(local_name(child), child) for child in run if child is not properties]
-        contents = [(name, child) for name, child in children if name not in _DROPPED]
+        properties, properties_tag = None, self._names.namespace + "rPr"
+        contents: list[tuple[str, Element]] = []
+        for child in run:
+            if properties is None and child.tag == properties_tag:
+                properties = child
+            elif (name := local_name(child)) not in _DROPPED:
+                contents.append((name, child))
         if not any(name in ("t", "noBreakHyphen") for name, _ in contents):
             if contents:
                 kind = "space" if all(name in SPACES for name, _ in contents) else "atom"
