@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from server.text.speech.untimed_speech import UntimedSpeech
 from server.text.task_settings import TaskSettings, task_settings
 from server.text.tokenizers.load import load_tokenizer
 from server.text.tokenizers.tokenizer_files import read_json, read_tokenizer_files
+from server.text.tokens.plain_characters import plain_characters
 from server.text.tokens.query_weights import QueryWeights, QueryWeightsError, query_weights
 from server.text.tokens.tokenizer import Tokenizer, TokenizerError
 from weights.errors import ResolveError
@@ -104,6 +106,11 @@ class CheckpointText:
     route: EncoderRoute | None = None
     ctc: CtcTokens | None = None
     untimed_speech: UntimedSpeech | None = None
+
+    @cached_property
+    def plain_characters(self) -> Mapping[int, str]:
+        """Plain characters for typographic ones that the tokenizer does not know, as a table for `str.translate`."""
+        return plain_characters(self.tokenizer)
 
     def prompt(self, name: str | None) -> str:
         """Return the prompt with a name, or the default prompt for None.

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.text.languages.sentences import split_sentences
+from server.text.invisible import without_invisible
+from server.text.languages.sentences import Sentence, split_sentences
 
 
 def _texts(text: str) -> list[str]:
@@ -208,14 +209,60 @@ def test_long_quotations_are_split_inside():
     assert [sentence.text for sentence in short] == ["« Il fait beau. Nous sortons. » dit Paul.", "Fin."]
 
 
-@given(st.text(st.sampled_from("aA1 .!?…\n\t\u3000。！\"')」éß") | st.characters(exclude_categories=["Cs"])))
+@pytest.mark.parametrize("invisible", ["\u00ad", "\u200b", "\u200e", "\u2060", "\ufeff", "\u200b\u00ad"])
+def test_invisible_characters_do_not_hide_the_end_of_a_sentence(invisible: str):
+    def split(text: str) -> list[Sentence]:
+        return split_sentences(text.replace("~", invisible), "en")
+
+    between = [Sentence("The dog sleeps.", f"{invisible} "), Sentence("The cat runs.", "")]
+    assert split("The dog sleeps.~ The cat runs.") == between
+    assert split("The dog sleeps. ~The cat runs.~") == [
+        Sentence("The dog sleeps.", f" {invisible}"),
+        Sentence("The cat runs.", invisible),
+    ]
+    assert split("~ The do~g.") == [Sentence("", f"{invisible} "), Sentence(f"The do{invisible}g.", "")]
+    assert split("~") == [Sentence("", invisible)]
+    assert split("He is 5~ ft. tall, as Mr.~ Hill.") == [
+        Sentence(f"He is 5{invisible} ft. tall, as Mr.{invisible} Hill.", "")
+    ]
+
+
+@pytest.mark.parametrize("end", ["\u2028", "\u2029", "\n"])
+def test_separators_of_lines_end_a_sentence(end: str):
+    assert split_sentences(f"The dog{end}The cat", "en") == [Sentence("The dog", end), Sentence("The cat", "")]
+
+
+@pytest.mark.parametrize("language", ["en", "fr", "de", "es", "ru", "pl", "el", "it", "pt", "nl", "sv", "tr", None])
+def test_an_ellipsis_of_one_character_ends_a_sentence_as_three_full_stops_do(language: str | None):
+    texts = [
+        "Abc defg... Hijk lmno.",
+        "Abc defg ... hijk lmno.",
+        '"Abc defg..." Hijk lmno.',
+        "« Abc defg... » Hijk lmno.",
+        "Abc [...] Hijk lmno.",
+        "Abc (...) Hijk lmno.",
+        "Abc...Hijk lmno.",
+        "Abc... 5 hijk.",
+        "Abc... — Hijk lmno.",
+    ]
+    for text in texts:
+        dots = [sentence.text.replace("...", "…") for sentence in split_sentences(text, language)]
+        assert [sentence.text for sentence in split_sentences(text.replace("...", "…"), language)] == dots, text
+
+
+@given(
+    st.text(
+        st.sampled_from("aA1 .!?…\n\t\u3000。！\"')」éß\u00ad\u200b\ufeff\u2028")
+        | st.characters(exclude_categories=["Cs"])
+    )
+)
 def test_sentences_join_to_the_original_text(text: str):
     sentences = split_sentences(text)
     assert "".join(sentence.text + sentence.separator for sentence in sentences) == text
     for index, sentence in enumerate(sentences):
         assert sentence.text == sentence.text.strip()
         assert sentence.text or index == 0
-        assert not sentence.separator.strip()
+        assert not without_invisible(sentence.separator).strip()
 
 
 @pytest.mark.parametrize(

@@ -51,11 +51,16 @@ async def _read(
 ) -> list[prompts.SourceTokens]:
     """Tokens of texts for the model of a step, including its prompt or language tokens.
 
+    A translation model reads plain characters for typographic ones that it does not know.
+
     with_spans: whether the characters of each token are needed. A language model gets none.
     """
     if step.frame is not None:
         sources = await read_instructed(runtime, call, step.model, step.frame, texts)
         return [prompts.SourceTokens(ids, [], False) for ids in sources]
+    plain = step.model.text.plain_characters
+    if plain:
+        texts = [text if text.isascii() else text.translate(plain) for text in texts]
     return await prompts.encode_texts(runtime, call, step.model, texts, step.prompt, options, "inputs", with_spans)
 
 

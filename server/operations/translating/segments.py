@@ -18,6 +18,7 @@ from server.ipc.wire.logprobs import Logprobs
 from server.operations.generating.generated_text import AttentionMatrix, GeneratedText, TextDelta
 from server.operations.translating.loops import is_loop
 from server.operations.translating.pivot_text import PivotText
+from server.text.invisible import without_invisible
 from server.text.languages.language_codes import parse_language
 from server.text.languages.sentences import LIST_ITEM, SENTENCE_ENDS, Sentence, is_next_item, split_sentences
 from server.text.markup.protected import SYMBOL, numbers_differ
@@ -79,7 +80,7 @@ class Segment:
     @property
     def reading(self) -> str:
         """The text that the first model reads, with any inline tags that it is shown."""
-        return self.text
+        return without_invisible(self.text)
 
     @property
     def plain_source(self) -> str:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import sentencex
 
+from server.text.invisible import INVISIBLE, without_invisible
 from server.text.languages.abbreviations import (
     AMBIGUOUS,
     ANY_LANGUAGE,
@@ -48,6 +49,8 @@ _OPENING = "\"'“‘«‹([{„‚¿¡ \t—–-‑「『（【〈《»›”\u
 _CLOSING = "\"'”’»›)]}」』）】〉》“‘«"
 """Characters that may stand between the full stop of a sentence and its end."""
 _SPACE = re.compile(r"\s")
+_LINE_END = re.compile("[\n\u2028\u2029]")
+"""The end of a line: a line feed, or the separators of lines and paragraphs of Unicode."""
 _PAIRED = re.compile(r"[\"'“”‘’«»‹›„‚()\[\]「」『』（）【】]")
 """Quotation marks and brackets, inside which sentencex finds no boundary."""
 _FULL_STOP = re.compile(rf"(?<![.…])\.[{re.escape(_CLOSING)}]*$")
@@ -69,6 +72,9 @@ LIST_ITEM = re.compile(r"(?:^|(?<=[.!?…;:]\s))(?P<open>\(?)(?P<label>\d{1,2}|[
 """The beginning of an item of a list: 1. or a) or (a), before its text."""
 _UNKNOWN_END = re.compile(r"(?<=\s[A-Z]\.)\s+(?=[A-Z])|(?<=\w/\w\.)\s+(?=\w)|(?<=[مص]\.)\s+(?=ثم)")
 """Possible ends of sentences, which sentencex takes for initials, as in km/h., and hours: see `_is_abbreviation`."""
+_ELLIPSIS_END = re.compile(r"(?<!\w)(?P<last>\w*)…[\s\"'“”’»›]*\s(?=(?:[^\w\s]\s?){0,3}(?P<next>[^\W\d_]\w*))")
+"""An ellipsis as one character, with the words before and after it. It ends a sentence before a capital letter, as
+three full stops do in sentencex, but not between equal words (I… I do not know)."""
 _CHINESE_INTRODUCTION = re.compile(r"[：:][“「『][^“”「」『』]*[”」』]$")
 """A colon and quoted speech: the verb of speech stands before it."""
 _CHINESE_CONTINUATION = re.compile(
@@ -119,8 +125,9 @@ _FIRST_WORD = re.compile(rf"[{re.escape(_OPENING)}]*([^\W\d_]+)")
 class Sentence:
     """A sentence of a text.
 
-    text: the sentence without white space around it. Empty in the first item of a text that begins with white space.
-    separator: white space that follows the sentence.
+    text: the sentence without white space and invisible characters around it. Empty in the first item of a text that
+        begins with them.
+    separator: white space and invisible characters that follow the sentence.
     """
 
     text: str
@@ -134,15 +141,22 @@ def split_sentences(text: str, language: str | None = None) -> list[Sentence]:
         of all languages count.
     """
     language = likely_language(text) if language is None else language
+    visible = without_invisible(text)
+    start = len(visible) - len(visible.lstrip())
+    starts: Iterable[int] = (start, *_boundaries(visible, start, language))
+    if len(visible) < len(text):
+        places = [place for place, character in enumerate(text) if not INVISIBLE.match(character)]
+        starts = [places[at] if at < len(places) else len(text) for at in starts]
+    start, *ends = starts
     found: list[Sentence] = []
-    start = len(text) - len(text.lstrip())
     if start:
         found.append(Sentence("", text[:start]))
-    for end in [*_boundaries(text, start, language), len(text)]:
-        whole = text[start:end]
-        sentence = whole.rstrip()
-        if sentence:
-            found.append(Sentence(sentence, whole[len(sentence) :]))
+    for end in [*ends, len(text)]:
+        last = end
+        while last > start and (text[last - 1].isspace() or INVISIBLE.match(text[last - 1])):
+            last -= 1
+        if last > start:
+            found.append(Sentence(text[start:last], text[last:end]))
         start = end
     return found
 
@@ -166,7 +180,7 @@ def _boundaries(text: str, start: int, language: str) -> Iterator[int]:
     """
     at = 0
     line_start = None
-    for line in text.split("\n"):
+    for line in _LINE_END.split(text):
         first = at + len(line) - len(line.lstrip())
         last = at + len(line.rstrip())
         if first < last:
@@ -210,6 +224,11 @@ def _proposed(line: str, language: str) -> Iterator[int]:
                 break  # the characters are not those that were given: no further boundary is trusted
             bracketed = _BRACKETED.match(piece)
             inside = {match.end() for match in (*_KHMER_END.finditer(piece), *_UNKNOWN_END.finditer(piece))}
+            inside |= {
+                match.end()
+                for match in _ELLIPSIS_END.finditer(piece)
+                if match["next"][0].isupper() and match["last"].lower() != match["next"].lower()
+            }
             inside |= {bracketed.end()} if bracketed is not None else set()
             yield from (at + start + end for end in sorted(inside) if end < len(piece))
             start += len(piece)
@@ -323,7 +342,7 @@ def _continues_quote(around: _Around, quote: re.Match[str], language: str) -> bo
         is_introduced = _CHINESE_INTRODUCTION.search(around.before) is not None
         if _CHINESE_CONTINUATION.match(after) or (not is_introduced and _CHINESE_SPEECH.match(after)):
             return True
-    if language in ("", "en") and spaced and quote[0][0] in "!?." and _ENGLISH_SPEECH.match(after):
+    if language in ("", "en") and spaced and quote[0][0] in "!?.…" and _ENGLISH_SPEECH.match(after):
         return True
     if _UNCASED_WITH_SPACES.match(after):
         return not spaced or quote[0][0] in "!?؟" or _ARABIC_CONJUNCTION.match(after) is not None

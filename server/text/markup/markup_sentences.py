@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from server.text.invisible import INVISIBLE
 from server.text.markup.markup import InlineElement, TaggedText, parse
 from server.text.markup.markup_options import MarkupOptions
 from server.text.markup.markup_tokens import MarkupKind
@@ -20,8 +21,8 @@ from server.text.markup.tag_placement import place_tags
 from server.text.markup.unit_attention import TokenAlignment
 
 _SPACE = re.compile(r"[ \t\n\r\f]")
-_COLLAPSIBLE = re.compile(r"[ \t\n\r\f]{2}|[\t\n\r\f]")
-"""White space that is not a single space between words."""
+_NOT_PLAIN = re.compile(rf"[ \t\n\r\f]{{2}}|[\t\n\r\f]|{INVISIBLE.pattern}")
+"""White space that is not a single space between words, or an invisible character."""
 _MARKS = ".,;:!?…"
 _BULLETS = frozenset("•‣⁃◦▪▫●○■□◆◇►▶|¦·")
 _HEARTS = frozenset("❤♥♡🧡💛💚💙💜🖤🤍🤎💕💖")
@@ -264,7 +265,8 @@ def _is_mark(character: str) -> bool:
 
 
 def _locate(text: str, split: Sequence[tuple[str, str]]) -> Iterator[_SentenceSpan]:
-    """Find the ranges of the sentences into which a text was split. Between them is white space only.
+    """Find the ranges of the sentences into which a text was split. Between them are white space and invisible
+    characters only.
 
     split: (sentence, separator) of each part, in order.
     """
@@ -273,7 +275,7 @@ def _locate(text: str, split: Sequence[tuple[str, str]]) -> Iterator[_SentenceSp
         if sentence:
             start = text.index(sentence, at)
             at = start + len(sentence)
-            yield _SentenceSpan(start, at, "" if text[at : at + 1].isspace() else separator)
+            yield _SentenceSpan(start, at, "" if text.startswith(separator, at) else separator)
 
 
 def _split(text: str, run: TaggedText, split: Callable[[str], Sequence[tuple[str, str]]]) -> Iterator[_SentenceSpan]:
@@ -403,7 +405,7 @@ def _widened(spans: Sequence[_SentenceSpan], run: TaggedText) -> list[_SentenceS
 def _collapse(
     text: str, start: int, end: int, spaces: str = " \t\n\r\f", atoms: frozenset[int] = frozenset()
 ) -> tuple[str, list[int]]:
-    """Return the range [start, end) of a text with collapsed white space.
+    """Return the range [start, end) of a text with collapsed white space, without invisible characters.
 
     White space around the range is removed, and each sequence of `spaces` inside becomes one space.
 
@@ -412,7 +414,7 @@ def _collapse(
     Returns the collapsed text, and for each index in the range the index in the collapsed text.
     """
     part = text[start:end]
-    if _COLLAPSIBLE.search(part) is None and atoms.isdisjoint(range(start, end)):
+    if _NOT_PLAIN.search(part) is None and atoms.isdisjoint(range(start, end)):
         leading, length = len(part) - len(part.lstrip()), len(part.strip())
         return part.strip(), [0] * leading + list(range(length)) + [length] * (len(part) - leading - length + 1)
     found: list[str] = []
@@ -423,6 +425,8 @@ def _collapse(
         if place in atoms and character in _MARKS and found and found[-1] == " ":
             found.pop()
             places[-1] -= 1
+        if INVISIBLE.match(character):
+            continue
         if character not in spaces:
             found.append(character)
         elif not found or found[-1] != " ":

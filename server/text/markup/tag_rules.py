@@ -19,13 +19,14 @@ select source style summary table tbody td template textarea tfoot th thead titl
 BLOCK_TAGS = frozenset(_BLOCK_TAGS_TEXT.split())
 """HTML elements that end a sentence. Mostly `display: block` of the HTML Living Standard, section 15.3."""
 _UNTRANSLATED_TAGS_TEXT = """
-audio canvas code iframe kbd math noembed noframes object plaintext pre samp script style svg template textarea var
-video xmp
+audio canvas code iframe kbd math noembed noframes object plaintext pre rp rt samp script style svg template textarea
+var video xmp
 """
 UNTRANSLATED_TAGS = frozenset(_UNTRANSLATED_TAGS_TEXT.split())
-"""HTML elements whose text is not translated, because it is code, data or a fallback."""
+"""HTML elements whose text is not translated, because it is code, data, a fallback, or a reading of the word before
+it."""
 _OPAQUE_TAGS_TEXT = """
-audio canvas math object svg video
+audio canvas math object rp rt svg video
 """
 OPAQUE_TAGS = frozenset(_OPAQUE_TAGS_TEXT.split())
 """Untranslated inline elements whose text does not belong to the sentence around them."""
