@@ -73,8 +73,10 @@ LIST_ITEM = re.compile(r"(?:^|(?<=[.!?…;:]\s))(?P<open>\(?)(?P<label>\d{1,2}|[
 _UNKNOWN_END = re.compile(r"(?<=\s[A-Z]\.)\s+(?=[A-Z])|(?<=\w/\w\.)\s+(?=\w)|(?<=[مص]\.)\s+(?=ثم)")
 """Possible ends of sentences, which sentencex takes for initials, as in km/h., and hours: see `_is_abbreviation`."""
 _ELLIPSIS_END = re.compile(r"(?<!\w)(?P<last>\w*)…[\s\"'“”’»›]*\s(?=(?:[^\w\s]\s?){0,3}(?P<next>[^\W\d_]\w*))")
-"""An ellipsis as one character, with the words before and after it. It ends a sentence before a capital letter, as
-three full stops do in sentencex, but not between equal words (I… I do not know)."""
+"""An ellipsis as one character, with the words before and after it.
+
+It ends a sentence before a capital letter, as three full stops do in sentencex, but not between equal words: "I… I am".
+"""
 _CHINESE_INTRODUCTION = re.compile(r"[：:][“「『][^“”「」『』]*[”」』]$")
 """A colon and quoted speech: the verb of speech stands before it."""
 _CHINESE_CONTINUATION = re.compile(
@@ -224,11 +226,7 @@ def _proposed(line: str, language: str) -> Iterator[int]:
                 break  # the characters are not those that were given: no further boundary is trusted
             bracketed = _BRACKETED.match(piece)
             inside = {match.end() for match in (*_KHMER_END.finditer(piece), *_UNKNOWN_END.finditer(piece))}
-            inside |= {
-                match.end()
-                for match in _ELLIPSIS_END.finditer(piece)
-                if match["next"][0].isupper() and match["last"].lower() != match["next"].lower()
-            }
+            inside |= set(_ellipsis_ends(piece)) if "…" in piece else set()
             inside |= {bracketed.end()} if bracketed is not None else set()
             yield from (at + start + end for end in sorted(inside) if end < len(piece))
             start += len(piece)
@@ -237,6 +235,13 @@ def _proposed(line: str, language: str) -> Iterator[int]:
                 break
             yield at + start
         at = len(line) if is_last else at + (start or len(window))
+
+
+def _ellipsis_ends(text: str) -> Iterator[int]:
+    """Indices of the text at which a sentence may begin after an ellipsis."""
+    for match in _ELLIPSIS_END.finditer(text):
+        if match["next"][0].isupper() and match["last"].lower() != match["next"].lower():
+            yield match.end()
 
 
 def _list_items(line: str) -> Iterator[int]:
