@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.quality import contestants, demo, encoders, page, sources, texts
+from benchmarks.quality.copies import COPIES, LLAMAS
 from benchmarks.quality.kept import Kept
 from benchmarks.quality.results import Results
 
@@ -57,7 +58,8 @@ def _measure_decoder(given: argparse.Namespace, name: str, results: Results) -> 
     missing = [
         contestant
         for contestant in given.contestants
-        if given.again or not results.has(model, contestant, given.tokens)
+        if (contestant not in COPIES or name in LLAMAS)
+        and (given.again or not results.has(model, contestant, given.tokens))
     ]
     if not missing:
         return

@@ -30,6 +30,8 @@ COPIES: Mapping[str, tuple[Precision, bool]] = {
     "copy int4-128, calibrated": ("int4-128", True),
 }
 """Copies by the contestant's name: precision, and whether texts are used for calibration."""
+LLAMAS = frozenset({"smollm2-135m"})
+"""Decoders of `sources.DECODERS` that are LLaMAs. Copies are made of these only."""
 CALIBRATION_TOKENS = 4096
 """Number of tokens for calibration. They are not part of the texts that models are compared on."""
 

@@ -147,7 +147,7 @@ def split_sentences(text: str, language: str | None = None) -> list[Sentence]:
     start = len(visible) - len(visible.lstrip())
     starts: Iterable[int] = (start, *_boundaries(visible, start, language))
     if len(visible) < len(text):
-        places = [place for place, character in enumerate(text) if not INVISIBLE.match(character)]
+        places = [place for place, character in enumerate(text) if character not in INVISIBLE]
         starts = [places[at] if at < len(places) else len(text) for at in starts]
     start, *ends = starts
     found: list[Sentence] = []
@@ -155,7 +155,7 @@ def split_sentences(text: str, language: str | None = None) -> list[Sentence]:
         found.append(Sentence("", text[:start]))
     for end in [*ends, len(text)]:
         last = end
-        while last > start and (text[last - 1].isspace() or INVISIBLE.match(text[last - 1])):
+        while last > start and (text[last - 1].isspace() or text[last - 1] in INVISIBLE):
             last -= 1
         if last > start:
             found.append(Sentence(text[start:last], text[last:end]))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from server.text.invisible import INVISIBLE
+from server.text.invisible import INVISIBLE, INVISIBLE_CLASS
 from server.text.markup.markup import InlineElement, TaggedText, parse
 from server.text.markup.markup_options import MarkupOptions
 from server.text.markup.markup_tokens import MarkupKind
@@ -21,7 +21,7 @@ from server.text.markup.tag_placement import place_tags
 from server.text.markup.unit_attention import TokenAlignment
 
 _SPACE = re.compile(r"[ \t\n\r\f]")
-_NOT_PLAIN = re.compile(rf"[ \t\n\r\f]{{2}}|[\t\n\r\f]|{INVISIBLE.pattern}")
+_NOT_PLAIN = re.compile(rf"[ \t\n\r\f]{{2}}|[\t\n\r\f]|{INVISIBLE_CLASS}")
 """White space that is not a single space between words, or an invisible character."""
 _MARKS = ".,;:!?…"
 _BULLETS = frozenset("•‣⁃◦▪▫●○■□◆◇►▶|¦·")
@@ -425,7 +425,7 @@ def _collapse(
         if place in atoms and character in _MARKS and found and found[-1] == " ":
             found.pop()
             places[-1] -= 1
-        if INVISIBLE.match(character):
+        if character in INVISIBLE:
             continue
         if character not in spaces:
             found.append(character)
