@@ -15,8 +15,8 @@ from server.text.windowed_search import WINDOW
 _DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _JOINTS = (0x00AD, 0x180E, 0x200B, *range(0x2060, 0x2065), 0xFEFF)
 INVISIBLE = frozenset(map(chr, chain(_DIRECTIONS, _JOINTS)))
-"""Marks and controls of writing direction, soft hyphen, Mongolian separator, zero-width space, word joiner and invisible
-operators, and byte order mark."""
+"""Marks and controls of writing direction; soft hyphen, Mongolian separator, zero-width space, word joiner, invisible
+operators, byte order mark."""
 INVISIBLE_CLASS = f"[{''.join(sorted(INVISIBLE))}]"
 """The same characters as a class of a regular expression."""
 _PATTERN = re.compile(INVISIBLE_CLASS)
