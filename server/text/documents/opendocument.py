@@ -66,6 +66,7 @@ def read_opendocument(data: bytes) -> Document:
             continue
         root = document.roots[name] = parse_xml(archive.read(name))
         looks = _looks(root)
+        _remove_readings(root)
         for element in _paragraphs(root):
             _join_spans(element, looks)
             fragment = Fragment()
@@ -74,6 +75,17 @@ def read_opendocument(data: bytes) -> Document:
                 document.add(fragment.unit())
                 document.paragraphs.append((element, fragment))
     return document
+
+
+def _remove_readings(root: Element) -> None:
+    """Remove the readings above words (ruby text), so that these words are translated with their sentence.
+
+    root: XML of a part.
+    """
+    from lxml import etree
+
+    etree.strip_elements(root, _TEXT + "ruby-text", with_tail=False)
+    etree.strip_tags(root, _TEXT + "ruby", _TEXT + "ruby-base")
 
 
 def _paragraphs(element: Element) -> Iterator[Element]:

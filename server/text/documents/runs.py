@@ -18,6 +18,8 @@ from typing import NamedTuple
 from server.text.documents.inline import SPACES, Fragment, Inline
 from server.text.documents.xml_tree import SPACE, Element, local_name, parse_xml
 
+_TEXTS = frozenset({"t", "noBreakHyphen", "ruby"})
+"""Elements of a run that are text."""
 _DROPPED = frozenset({"proofErr", "lastRenderedPageBreak", "softHyphen", "rPh", "phoneticPr"})
 """Elements that are left out of a translated paragraph.
 
@@ -190,7 +192,7 @@ class RunParagraph:
                 properties = child
             elif (name := local_name(child)) not in _DROPPED:
                 contents.append((name, child))
-        if not any(name in ("t", "noBreakHyphen") for name, _ in contents):
+        if not any(name in _TEXTS for name, _ in contents):
             if contents:
                 kind = "space" if all(name in SPACES for name, _ in contents) else "atom"
                 yield _Event(kind, original=_Kept([run]))
@@ -201,9 +203,22 @@ class RunParagraph:
                 yield _Event("text", child.text or "", style)
             elif name == "noBreakHyphen":
                 yield _Event("text", "\u2011", style)
+            elif name == "ruby":
+                yield from self._word_with_reading(child, style)
             else:
                 kind = "space" if name in SPACES else "atom"
                 yield _Event(kind, original=_Kept([self._new_run(style, child)]), style=style)
+
+    def _word_with_reading(self, ruby: Element, style: _Style) -> Iterator[_Event]:
+        """Yield the text of a word that has its reading above it. The reading is left out, as in a cell of a workbook.
+
+        style: formatting of the run around it, for a word without formatting of its own.
+        """
+        for run in ruby.iterfind(f"{self._names.namespace}rubyBase/{self._names.namespace}r"):
+            properties = run.find(self._names.namespace + "rPr")
+            own = style if properties is None else _Style(_key(properties), properties)
+            for text in run.iterfind(self._names.namespace + "t"):
+                yield _Event("text", text.text or "", own)
 
     def _field(self, begin: Element, waiting: list[Element]) -> Iterator[_Event]:
         """Yield the events for a field. The text of a HYPERLINK field is translated; every other field stays whole.

@@ -87,6 +87,23 @@ def test_what_no_reader_sees_divides_no_text() -> None:
     assert [unit.text for unit in read("a.pptx", data).units] == ["The dog"]
 
 
+def test_a_word_with_its_reading_is_text_without_the_reading() -> None:
+    """Japanese and Chinese documents have small letters above a word, which say how it is read."""
+    base = "<w:r><w:rPr>{}</w:rPr><w:t>word</w:t></w:r>"
+    ruby = f"<w:ruby><w:rubyPr/><w:rt><w:r><w:t>reading</w:t></w:r></w:rt><w:rubyBase>{base}</w:rubyBase></w:ruby>"
+    runs = "<w:r><w:t>A </w:t></w:r><w:r><w:rPr><w:b/></w:rPr>{}</w:r><w:r><w:t> here</w:t></w:r>"
+    plain, bold = (word(f"<w:p>{runs.format(ruby.format(look))}</w:p>") for look in ("", "<w:b/>"))
+    assert [read("a.docx", data).units[0].text for data in (plain, bold)] == [
+        "A word here",
+        'A <g id="0">word</g> here',
+    ]
+    assert body(translated("a.docx", bold)) == (
+        '<w:p><w:r><w:t xml:space="preserve">A </w:t></w:r><w:r><w:rPr><w:b/></w:rPr><w:t>WORD</w:t></w:r>'
+        '<w:r><w:t xml:space="preserve"> HERE</w:t></w:r></w:p>'
+    )
+    assert body(read("a.docx", bold).write(['A <g id="0">word</g> here'], "fr")).count("reading") == 1
+
+
 def test_formatting_without_text_stays() -> None:
     """A translation may have fewer words than the source has formatted runs."""
     runs = "<w:r><w:t>We like </w:t></w:r><w:r><w:rPr><w:b/></w:rPr><w:t>it</w:t></w:r>"
@@ -251,6 +268,11 @@ OPEN_STYLES = """<o:automatic-styles>
             '<t:span t:style-name="T1">a<t:span t:style-name="T2">b</t:span></t:span>'
             '<t:span t:style-name="T3">c</t:span>d',
             'a<g id="0">bc</g>d',
+        ),
+        (
+            'a<t:ruby t:style-name="R"><t:ruby-base>b<t:span t:style-name="T2">c</t:span></t:ruby-base>'
+            "<t:ruby-text>reading</t:ruby-text></t:ruby>d",
+            'ab<g id="0">c</g>d',
         ),
     ],
 )
