@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -82,6 +81,8 @@ class CheckpointText:
     speech_settings: other settings of a Whisper model; defaults for other models.
     ctc: labels and audio settings of a speech recognition model with a CTC head; None for other models.
     untimed_speech: prompt and audio settings of a speech model whose decoder writes no timestamps; else None.
+    plain_characters: of a translation model, the plain characters for typographic ones that its tokenizer does not
+        know, as a table for `str.translate`.
     chat_templates: chat templates of the checkpoint.
     similarity: how two embeddings of the checkpoint are compared.
     answer_prompt: prompt that the operator has chosen for a reranker; None for no prompt.
@@ -106,11 +107,7 @@ class CheckpointText:
     route: EncoderRoute | None = None
     ctc: CtcTokens | None = None
     untimed_speech: UntimedSpeech | None = None
-
-    @cached_property
-    def plain_characters(self) -> Mapping[int, str]:
-        """Plain characters for typographic ones that the tokenizer does not know, as a table for `str.translate`."""
-        return plain_characters(self.tokenizer)
+    plain_characters: Mapping[int, str] = field(default_factory=dict)
 
     def prompt(self, name: str | None) -> str:
         """Return the prompt with a name, or the default prompt for None.
@@ -168,6 +165,7 @@ def load(
             query_weights=query_weights(directory, tokenizer.vocab_size),
             ctc=CtcTokens.from_checkpoint(directory, tokenizer) if family in CTC_FAMILIES else None,
             untimed_speech=UntimedSpeech.from_checkpoint(directory, tokenizer) if family in UNTIMED_FAMILIES else None,
+            plain_characters=plain_characters(tokenizer) if offered.known else {},
         )
     except (TokenizerError, ResolveError, EngineFailure, QueryWeightsError) as error:
         raise CheckpointError(f"{name}: {error}") from None

@@ -37,7 +37,7 @@ from server.text.languages.abbreviations import (
 from server.text.languages.frequent_words import is_frequent
 from server.text.languages.likely_language import likely_language
 
-SENTENCE_ENDS = "\n.!?…؟۔।॥。！？｡;;·։։።፧፨၊။។៕།༎⁇⁈⁉‼‽．‥"
+SENTENCE_ENDS = "\n\u2028\u2029.!?…؟۔।॥。！？｡;;·։։።፧፨၊။។៕།༎⁇⁈⁉‼‽．‥"
 """Every sentence except the last one contains at least one of these characters."""
 _WINDOW = 4000
 """Most characters per call of sentencex, because its time is quadratic in the number of unpaired quotation marks."""
