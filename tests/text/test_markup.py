@@ -208,6 +208,9 @@ def test_sentences_of_html() -> None:
 def test_sentences_of_xml() -> None:
     document = "<d><t>Title</t><p>One <b>two</b>. <i>Three</i></p><l><x>a</x><x>b</x></l></d>"
     assert texts(document, XML) == ["Title", "One two.", "Three", "a", "b"]
+    kept = '<p>One <q translate="no">two <b translate="yes">x</b></q> three.</p><p class="a notranslate">no</p>'
+    assert texts(kept, XML) == ["One two x three."]
+    assert rebuilt(kept, XML, "shuffled").count('<q translate="no">two <b translate="yes">x</b></q>') == 1
     flat = MarkupOptions("xml", detect_outline=False, splitting_tags=frozenset(["p", "x"]))
     assert texts(document, flat) == ["Title", "One two.", "Three", "a", "b"]
     joined = MarkupOptions("xml", non_splitting_tags=frozenset(["x"]), ignore_tags=frozenset(["t"]))

@@ -39,7 +39,7 @@ class MarkupToken:
     raw: characters in the document.
     name: name of the element, for a tag; in lower case in HTML.
     text: characters with references resolved, for `text`.
-    attributes: attributes of a start tag, in HTML only.
+    attributes: attributes of a start tag.
     """
 
     kind: TokenKind
@@ -143,7 +143,8 @@ def _xml(document: str) -> Iterator[MarkupToken]:
         raw = content[start:end].decode()
         is_empty_element = token.kind == "start" and following.kind == "end" and end == after
         if raw:  # the end of an empty element `<a/>` has no characters of its own
-            yield MarkupToken("void" if is_empty_element else token.kind, raw, token.name, token.text)
+            kind: TokenKind = "void" if is_empty_element else token.kind
+            yield MarkupToken(kind, raw, token.name, token.text, token.attributes)
 
 
 def _xml_events(content: bytes, prolog: str) -> list[tuple[int, MarkupToken]]:
@@ -156,9 +157,10 @@ def _xml_events(content: bytes, prolog: str) -> list[tuple[int, MarkupToken]]:
     parser = expat.ParserCreate("utf-8")
     in_cdata = False
 
-    def add(kind: TokenKind, name: str = "", text: str = "") -> None:
+    def add(kind: TokenKind, name: str = "", text: str = "", attributes: Mapping[str, str] | None = None) -> None:
         if not in_cdata:
-            events.append((parser.CurrentByteIndex - len(_ROOT), MarkupToken(kind, "", name, text)))
+            token = MarkupToken(kind, "", name, text, attributes or {})
+            events.append((parser.CurrentByteIndex - len(_ROOT), token))
 
     def begin_cdata() -> None:
         nonlocal in_cdata
@@ -169,7 +171,7 @@ def _xml_events(content: bytes, prolog: str) -> list[tuple[int, MarkupToken]]:
         nonlocal in_cdata
         in_cdata = False
 
-    parser.StartElementHandler = lambda name, _: add("start", name)
+    parser.StartElementHandler = lambda name, attributes: add("start", name, attributes=attributes)
     parser.EndElementHandler = lambda name: add("end", name)
     parser.CharacterDataHandler = lambda text: add("text", text=text)
     parser.CommentHandler = lambda _: add("comment")

@@ -130,9 +130,9 @@ def are_translated(found: Iterable[MarkupToken], options: MarkupOptions) -> Iter
 def _is_translated(token: MarkupToken, inherited: bool, options: MarkupOptions) -> bool:
     if token.name in options.ignore_tags:
         return False
+    stated = token.attributes.get("translate", "inherit").lower()
+    if stated == "no" or "notranslate" in token.attributes.get("class", "").split():
+        return False
     if options.kind == "xml":
         return inherited
-    stated = token.attributes.get("translate", "inherit").lower()
-    if token.name in UNTRANSLATED_TAGS or stated == "no" or "notranslate" in token.attributes.get("class", "").split():
-        return False
-    return inherited or stated in ("", "yes")
+    return token.name not in UNTRANSLATED_TAGS and (inherited or stated in ("", "yes"))
