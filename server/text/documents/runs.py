@@ -285,7 +285,9 @@ class RunParagraph:
 
     def replace(self, translation: str) -> None:
         """Replace the content of the paragraph. translation: translation of `fragment.unit()`, with its tags."""
-        nodes = _with_line_breaks(self.fragment.restored(translation))
+        nodes = self.fragment.restored(translation)
+        if self._names.has_plain_texts:
+            nodes = _with_line_breaks(nodes)
         kept = [child for child in self._element if local_name(child) in self._names.first]
         last = [child for child in self._element if local_name(child) in self._names.last]
         del self._element[:]
