@@ -195,7 +195,7 @@ def _sentence_settings(directory: Path) -> Mapping[str, Any]:
 
 
 def _similarity(directory: Path) -> Similarity:
-    """Read how a sentence-transformers checkpoint compares two vectors.
+    """Read from the files of a sentence-transformers checkpoint which function compares two of its vectors.
 
     The function is cosine if the settings name no function, or one for lists of vectors, such as MaxSim.
     Vectors are scaled to unit length for cosine, or if the last module is `Normalize`.

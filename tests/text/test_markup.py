@@ -126,7 +126,7 @@ def aligned(source: str, target: str, rng: random.Random) -> TokenAlignment:
 
 
 class Structure(HTMLParser):
-    """Collects the tags and attributes of a document with Python's own parser."""
+    """The tags of an HTML document with their attributes, in order, as Python's own parser finds them."""
 
     def __init__(self, document: str) -> None:
         super().__init__(convert_charrefs=True)

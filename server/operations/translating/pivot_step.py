@@ -28,7 +28,7 @@ ROWS_AT_ONCE = 64
 
 
 async def read_segments(runtime: Runtime, call: Call, step: TranslationStep, translated: Sequence[Segment]) -> None:
-    """Tokenize segments for the model of a step, and set their `source_ids` and `source_spans`."""
+    """Tokenize the texts of segments for the model of a step, and store the tokens and their places in the segments."""
     groups: dict[tuple[bool, bool], list[Segment]] = {}
     for segment in translated:
         is_located = step.frame is None and segment.has_tags

@@ -1,4 +1,4 @@
-"""Translation, sentence by sentence unless the request says otherwise."""
+"""Translate the texts of a request: divide them into sentences, send these to a worker, and join the translations."""
 
 from __future__ import annotations
 

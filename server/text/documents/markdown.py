@@ -81,7 +81,7 @@ class MarkdownDocument(TextDocument):
 
 
 def read_markdown(data: bytes) -> Document:
-    """Parse a Markdown file.
+    """Find the texts to translate in a Markdown file. Code, front matter and the marks of its structure stay.
 
     Raises DocumentError for a file in another encoding than UTF-8 or UTF-16, or with too many texts or HTML tags.
     """
@@ -256,7 +256,7 @@ def _markup(text: str, labels: frozenset[str]) -> Iterator[re.Match[str]]:
 
 
 def _inline(text: str, fragment: Fragment, labels: frozenset[str]) -> None:
-    """Add Markdown text to a fragment.
+    """Add the text of a Markdown paragraph, heading or cell to a fragment, with its inline markup.
 
     Emphasis and links become formatting. Code, formulas, images, HTML tags, URLs, attributes in braces, links between
     notes and escapes become objects without text, as do line breaks.

@@ -1,4 +1,4 @@
-"""Read and write OpenDocument texts and presentations (.odt, .odp).
+"""Find the texts of OpenDocument files (.odt, .odp), and write the files with translated texts.
 
 A paragraph mixes text with elements, such as formatted spans and links. Programs also divide a text into spans that
 look alike, to record which words were edited together; these are one text here.

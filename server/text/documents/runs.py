@@ -243,7 +243,9 @@ class RunParagraph:
         yield _Event("close")
 
     def _emit(self, events: Sequence[_Event], at: int = 0) -> _Style | None:
-        """Write events into the fragment, from index `at` to the end of the wrapper that contains this event.
+        """Add the text, the formatting and the objects of a paragraph's events to its fragment.
+
+        Begins with the event at index `at`, and ends where the wrapper that contains this event ends.
 
         Returns the style of most characters in these events, which needs no tag; None if they have no text.
         """
@@ -336,7 +338,7 @@ class RunParagraph:
 
 
 def _with_line_breaks(nodes: Sequence[str | Inline]) -> list[str | Inline]:
-    """Put the line breaks of cells into the texts before and after them."""
+    """Turn the line breaks of a cell, which are objects of their own, into characters of the text around them."""
     found: list[str | Inline] = []
     for node in nodes:
         if isinstance(node, Inline) and node.children is not None:

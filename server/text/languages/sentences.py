@@ -164,7 +164,7 @@ def split_sentences(text: str, language: str | None = None) -> list[Sentence]:
 
 
 class _Around(NamedTuple):
-    """The text around a possible boundary.
+    """The text before and after a place at which a sentence may begin.
 
     before, after: up to 80 characters on each side, without the white space at the boundary.
     spaced: whether there is white space at the boundary.
@@ -209,7 +209,7 @@ def _in_line(line: str, language: str) -> Iterator[int]:
 
 
 def _proposed(line: str, language: str) -> Iterator[int]:
-    """Yield the indices in a line at which the library sentencex begins a sentence.
+    """Yield the indices in a line at which a sentence may begin, by the library sentencex and by the rules it lacks.
 
     The library gets the line in windows. The next window begins where the last, unfinished sentence of a window begins.
     """

@@ -310,7 +310,7 @@ def _stands_for_word(element: InlineElement) -> bool:
 def _cut_at_symbols(
     spans: Sequence[_SentenceSpan], run: TaggedText, is_frequent: Callable[[str], bool]
 ) -> Iterator[_SentenceSpan]:
-    """Cut sentences at symbols between two sentences that have no full stop: "It is red 😀 The dog is small".
+    """Divide a text at a symbol that separates two sentences without a full stop: "It is red 😀 The dog is small".
 
     Bullets and vertical lines separate any two texts. Other symbols count before a frequent word with a capital letter.
     """

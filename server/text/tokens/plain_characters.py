@@ -21,10 +21,10 @@ _TYPOGRAPHIC = {
 
 
 def plain_characters(tokenizer: Tokenizer) -> Mapping[int, str]:
-    """Return a table for `str.translate` with the typographic characters that the tokenizer reads as unknown.
+    """Find the typographic characters that a tokenizer reads as its unknown token, each with a plain one that it knows.
 
-    Its values are plain characters that it knows. Empty for a tokenizer without an unknown token. The length of a text
-    does not change.
+    Returns a table for `str.translate`, which keeps the length of a text. Empty for a tokenizer without an unknown
+    token.
     """
     unknown = tokenizer.special.unk
     if unknown is None:
