@@ -238,7 +238,7 @@ class SegmentedText:
         return "".join([segment.result(rank) for segment in self.segments])
 
     def score(self, rank: int) -> float | None:
-        """Log-probability of the whole translation of this rank: the sum over its segments. None without beam search."""
+        """Log-probability of the translation of this rank: the sum over its segments. None without beam search."""
         scores = [segment.score(rank) for segment in self.segments if segment.answers]
         known = [score for score in scores if score is not None]
         return sum(known) if known and len(known) == len(scores) else None
